@@ -1,0 +1,74 @@
+"""Owns the exception tree of the worker package; maps nothing to HTTP (http_api/error_map.py does).
+
+::
+
+    WorkerError
+    ├── ConfigError          a flag, file or variable is wrong: the process does not start
+    ├── ModelLoadError       the weights or the tokenizer cannot be used
+    ├── RequestError         this request is wrong; carries the field it is about
+    │   ├── PromptTooLongError
+    │   └── UnknownModelError
+    ├── OverloadedError        nothing wrong with it, but not now; carries retry_after_s
+    ├── WireError            a peer sent what the contract forbids
+    ├── StepError            one batch cannot run; the batch's requests end
+    ├── DeviceError          the device or the runner is unusable: the process ends
+    └── InvariantError       our own books disagree; lists every violation; the process ends
+"""
+
+from collections.abc import Sequence
+
+
+class WorkerError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class ConfigError(WorkerError):
+    """Configuration that cannot work."""
+
+
+class ModelLoadError(WorkerError):
+    """Weights or tokenizer that cannot be loaded."""
+
+
+class RequestError(WorkerError):
+    """A request that cannot be served; ``field`` names the part of the body, or is None."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class PromptTooLongError(RequestError):
+    """Prompt plus requested output do not fit the context."""
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that is not served here."""
+
+
+class OverloadedError(WorkerError):
+    """Refused for lack of room; worth retrying after ``retry_after_s`` seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class WireError(WorkerError):
+    """Bytes or messages that break the wire contract."""
+
+
+class StepError(WorkerError):
+    """A batch that cannot run."""
+
+
+class DeviceError(WorkerError):
+    """The device is unusable."""
+
+
+class InvariantError(WorkerError):
+    """Broken invariants, all of them listed."""
+
+    def __init__(self, violations: Sequence[str]) -> None:
+        super().__init__("; ".join(violations))
+        self.violations = tuple(violations)
