@@ -90,7 +90,7 @@ class ScheduleBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step produced. ``sampled_ids`` [num sampled rows] int32, in the order of those rows."""
+    """What a step gave; ``sampled_ids`` [num sampled rows] int32, in the order of those rows."""
 
     step: int
     sampled_ids: Int32Array

@@ -29,3 +29,6 @@ Tick = NewType("Tick", int)
 
 InstanceId = NewType("InstanceId", str)
 """One life of one process (a pod's UID, or random on a single machine)."""
+
+PeerId = NewType("PeerId", bytes)
+"""ROUTER identity of one connected tokenizer process; meaningless after it reconnects."""

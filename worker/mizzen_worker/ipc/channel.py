@@ -1,0 +1,35 @@
+"""Owns the protocol of a worker's endpoint; the in-memory and the ZMQ one implement it.
+
+Bounded by construction: ``send`` never blocks and never drops. Token events beyond a peer's credit
+wait in that peer's outbox, coalesced to at most one event per live request, so an outbox is bounded
+by the number of live requests times their remaining output.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mizzen_worker.contracts.ids import PeerId
+from mizzen_worker.contracts.messages import ToTokenizer, ToWorker
+
+
+class WorkerEndpoint(Protocol):
+    """A worker's side of the wire. Owned by one loop; not thread safe."""
+
+    def receive(self, max_messages: int, timeout_s: float) -> Sequence[tuple[PeerId, ToWorker]]:
+        """Take what has arrived, waiting up to ``timeout_s`` for the first message (0: not at all).
+
+        Credit in ``Attach`` and ``Heartbeat`` is booked here; the messages are passed on too.
+        Malformed bytes are counted and logged, answered by a refusing ``Reply``, never raised.
+        """
+        ...
+
+    def send(self, peer: PeerId, message: ToTokenizer) -> None:
+        """Queue a message in order; what credit does not cover yet goes out when it does."""
+        ...
+
+    def lost_peers(self) -> Sequence[PeerId]:
+        """Peers newly silent for longer than the heartbeat limit; their outbox is gone.
+
+        The caller ends their requests.
+        """
+        ...
