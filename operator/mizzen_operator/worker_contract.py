@@ -62,3 +62,26 @@ FLAG_THREADS = "--threads"
 FLAG_TENSOR_PARALLEL = "--tensor-parallel-size"
 FLAG_PIPELINE_PARALLEL = "--pipeline-parallel-size"
 FLAG_DATA_PARALLEL = "--data-parallel-size"
+
+OWNED_FLAGS = (
+    FLAG_MODEL,
+    FLAG_SERVED_MODEL_NAME,
+    FLAG_HTTP_HOST,
+    FLAG_HTTP_PORT,
+    FLAG_ADMIN_HOST,
+    FLAG_ADMIN_PORT,
+    FLAG_LISTEN,
+    FLAG_WORKERS,
+    FLAG_CURVE_DIR,
+    FLAG_CONTEXT_LENGTH,
+    FLAG_PAGE_SIZE,
+    FLAG_KV_TOKENS,
+    FLAG_DTYPE,
+    FLAG_THREADS,
+    FLAG_TENSOR_PARALLEL,
+    FLAG_PIPELINE_PARALLEL,
+    FLAG_DATA_PARALLEL,
+)
+"""Flags that the operator sets from fields of the spec; ``spec.engine.args`` may not."""
+
+OWNED_ENV_PREFIX = "MIZZEN_"

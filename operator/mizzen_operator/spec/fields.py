@@ -1,0 +1,98 @@
+"""Owns the field types that the model is made of: strings, quantities, counts, refused fields.
+
+Does not own the fields themselves (``model``) nor rules across fields (``rules``).
+Invariant: every string, list and map that a user may write has an upper bound, because the API
+server refuses CEL rules over unbounded values.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+QUANTITY_PATTERN = (
+    r"^([0-9]+|[0-9]+\.[0-9]+|\.[0-9]+)(([KMGTPE]i)|[numkMGTPE]|([eE][-+]?[0-9]{1,2}))?$"
+)
+PERCENT_PATTERN = r"^(100|[1-9]?[0-9])%$"
+MAX_COUNT = 100
+
+NOT_AVAILABLE_MARK = "not-available"
+
+
+class StrictModel(BaseModel):
+    """Base of every part of the spec: frozen, unknown fields refused, camelCase in YAML."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+    )
+
+
+def _quantity_text(value: object) -> object:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_whole else value
+
+
+def _check_count(value: int | str) -> int | str:
+    if isinstance(value, int) and not 0 <= value <= MAX_COUNT:
+        message = f"a number from 0 to {MAX_COUNT} or a percentage such as 25%"
+        raise ValueError(message)
+    return value
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_quantity_text),
+    Field(pattern=QUANTITY_PATTERN, max_length=24),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": 24,
+        }
+    ),
+]
+"""A Kubernetes quantity such as 500m, 2 or 16Gi."""
+
+CountOrPercent = Annotated[
+    int | Annotated[str, Field(pattern=PERCENT_PATTERN, max_length=4)],
+    AfterValidator(_check_count),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "pattern": PERCENT_PATTERN,
+            "minimum": 0,
+            "maximum": MAX_COUNT,
+            "maxLength": 4,
+        }
+    ),
+]
+"""A number of groups, or a percentage of ``replicas``."""
+
+ResourceName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$", max_length=128)
+]
+ObjectName = Annotated[
+    str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", min_length=1, max_length=253)
+]
+ImageName = Annotated[str, Field(pattern=r"^[^\s]+$", min_length=1, max_length=512)]
+
+NotAvailable = Annotated[
+    dict[str, Any] | None,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+            NOT_AVAILABLE_MARK: True,
+        }
+    ),
+]
+"""A field whose name is reserved: its presence is refused until the feature exists."""

@@ -1,0 +1,103 @@
+"""Owns turning an API object or a YAML document into the typed model, with problems by field.
+
+Does not own rules across fields (``validate``).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from mizzen_operator.errors import Problem, SpecError
+from mizzen_operator.spec.model import API_VERSION, KIND, InferenceService, Spec
+
+MAX_VALUE_TEXT = 80
+
+
+def parse(obj: Mapping[str, Any]) -> InferenceService:
+    """The typed service; raises SpecError with every problem of its form.
+
+    Explicit nulls count as absent, as they do on the API server.
+    """
+    meta = obj.get("metadata")
+    if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
+        raise SpecError([_missing("metadata.name", "give the object a name")])
+    if (obj.get("apiVersion"), obj.get("kind")) != (API_VERSION, KIND):
+        found = f"{obj.get('apiVersion')}/{obj.get('kind')}"
+        raise SpecError(
+            [
+                Problem(
+                    field="apiVersion",
+                    value=found,
+                    message="is not an InferenceService of this operator",
+                    remedy=f"use apiVersion {API_VERSION} and kind {KIND}",
+                )
+            ]
+        )
+    spec = _without_nulls(obj.get("spec"))
+    if spec is None:
+        raise SpecError([_missing("spec", "write at least spec.model.source")])
+    try:
+        typed = Spec.model_validate_json(json.dumps(spec, default=str))
+    except ValidationError as error:
+        raise SpecError(_problem(item, spec) for item in error.errors()) from error
+    return InferenceService(
+        name=meta["name"],
+        namespace=meta.get("namespace") or "default",
+        uid=meta.get("uid") or "",
+        generation=meta.get("generation") or 1,
+        spec=typed,
+    )
+
+
+def _missing(field: str, remedy: str) -> Problem:
+    return Problem(field=field, value="", message="is missing", remedy=remedy)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _problem(error: ErrorDetails, spec: Any) -> Problem:
+    path, value = _locate(error["loc"], spec)
+    known = {
+        "missing": ("is missing", "add it"),
+        "extra_forbidden": (
+            "is not a field of this version",
+            "remove it, or compare its spelling with kubectl explain inferenceservice",
+        ),
+    }
+    message, remedy = known.get(error["type"], (_lower_first(error["msg"]), "correct the value"))
+    return Problem(field=path, value=value, message=message, remedy=remedy)
+
+
+def _locate(loc: tuple[int | str, ...], spec: Any) -> tuple[str, str]:
+    """Path and value; steps that name a branch of a union are not in the document."""
+    path, value = "spec", spec
+    last = len(loc) - 1
+    for position, step in enumerate(loc):
+        inside = (isinstance(value, Mapping) and step in value) or (
+            isinstance(value, list) and isinstance(step, int) and step < len(value)
+        )
+        if not inside and not (position == last and isinstance(value, Mapping)):
+            continue
+        path = f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}"
+        value = value[step] if inside else None
+    return path, _short(value)
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= MAX_VALUE_TEXT else f"{text[: MAX_VALUE_TEXT - 3]}..."
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

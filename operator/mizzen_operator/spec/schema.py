@@ -1,0 +1,72 @@
+"""Owns the structural OpenAPI schema of the spec, made from the typed model.
+
+Does not own rules across fields (``rules``) nor the CRD around the schema (``crd``).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mizzen_operator.spec.model import Spec
+
+_DROPPED = frozenset({"title", "additionalProperties", "$defs", "prefixItems"})
+_LIST_KEYS = {"env": "name", "imagePullSecrets": "name"}
+
+
+def spec_schema() -> dict[str, Any]:
+    """Schema of ``spec``: inlined, structural, with descriptions and defaults at every level."""
+    raw = Spec.model_json_schema(by_alias=True, mode="validation")
+    schema = _structural(raw, raw.get("$defs", {}))
+    for name, key in _LIST_KEYS.items():
+        part = schema["properties"]["engine"]["properties"][name]
+        part |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+    schema["properties"]["engine"]["properties"]["args"]["x-kubernetes-list-type"] = "atomic"
+    return schema
+
+
+def _structural(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    part = _inlined(part, definitions)
+    made = {key: value for key, value in part.items() if key not in _DROPPED}
+    if "properties" in part:
+        made["properties"] = {
+            name: _property(item, definitions, is_required=name in part.get("required", ()))
+            for name, item in part["properties"].items()
+        }
+    elif isinstance(part.get("additionalProperties"), Mapping):
+        made["additionalProperties"] = _structural(part["additionalProperties"], definitions)
+        # A bound on the keys' length has no place in a structural schema.
+        made.pop("propertyNames", None)
+        made.pop("patternProperties", None)
+    if isinstance(part.get("items"), Mapping):
+        made["items"] = _structural(part["items"], definitions)
+    if made.get("type") == "integer":
+        made["format"] = "int64" if made.get("maximum", 0) > 2**31 - 1 else "int32"
+    return made
+
+
+def _property(
+    part: Mapping[str, Any], definitions: Mapping[str, Any], *, is_required: bool
+) -> dict[str, Any]:
+    made = _structural(part, definitions)
+    if made.get("default", ...) is None:
+        del made["default"]
+    is_filled = "properties" in made and not is_required and not _is_optional(part)
+    if is_filled and "default" not in made:
+        # The API server fills defaults of nested fields only below an object that exists.
+        made["default"] = {}
+    return made
+
+
+def _is_optional(part: Mapping[str, Any]) -> bool:
+    return any(choice.get("type") == "null" for choice in part.get("anyOf", ()))
+
+
+def _inlined(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """The part with references and "or null" resolved; the nearest description wins."""
+    made = dict(part)
+    if _is_optional(made):
+        (choice,) = (item for item in made.pop("anyOf") if item.get("type") != "null")
+        made = {**choice, **made}
+    while "$ref" in made:
+        target = definitions[made.pop("$ref").rsplit("/", 1)[-1]]
+        made = {**target, **made}
+    return made
