@@ -89,6 +89,8 @@ class PodFacts:
     last_exit: str
     """Reason and exit code of the container's last end; empty if it never ended."""
     node_name: str
+    started_at: datetime | None = None
+    """When its youngest container began to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,7 @@ def pod_of(obj: Mapping[str, Any]) -> PodFacts:
         restarts=sum(item.get("restartCount", 0) for item in containers),
         last_exit=_last_exit(containers),
         node_name=(obj.get("spec") or {}).get("nodeName", ""),
+        started_at=_last_start(containers),
     )
 
 
@@ -234,6 +237,12 @@ def _first_waiting(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
         if waiting:
             return dict(waiting)
     return {}
+
+
+def _last_start(containers: Sequence[Mapping[str, Any]]) -> datetime | None:
+    running = [(item.get("state") or {}).get("running") or {} for item in containers]
+    moments = [_moment(state.get("startedAt")) for state in running]
+    return max((moment for moment in moments if moment is not None), default=None)
 
 
 def _last_exit(containers: Sequence[Mapping[str, Any]]) -> str:
