@@ -1,0 +1,133 @@
+"""Drives a Runner directly, as a minimal scheduler: own pages, any chunking, any companions."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mizzen_worker.contracts.batch import (
+    BatchRow,
+    ForwardMode,
+    PageWrite,
+    Runner,
+    ScheduleBatch,
+    SlotInit,
+)
+from mizzen_worker.contracts.request import SamplingParams
+
+
+@dataclass
+class Driven:
+    """One request: its prompt, what it produced, and where its KV lies."""
+
+    slot: int
+    prompt: list[int]
+    sampling: SamplingParams
+    eos: tuple[int, ...] = ()
+    pages: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    output: list[int] = field(default_factory=list)
+
+    @property
+    def request_id(self) -> str:
+        return f"request-{self.slot}"
+
+
+def greedy(max_new_tokens: int) -> SamplingParams:
+    return SamplingParams(max_new_tokens=max_new_tokens, seed=1, temperature=0.0)
+
+
+class RunnerDriver:
+    """Hands out pages in a scrambled order, so that neighbours in a row are not neighbours."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.step = 0
+        order = np.random.default_rng(3).permutation(runner.limits.num_pages) + 1
+        self._free = [int(page) for page in order]
+        self._pending_inits: list[SlotInit] = []
+        self._pending_writes: list[PageWrite] = []
+
+    def start(self, request: Driven, shared_pages: list[int] | None = None) -> None:
+        """Enter a request; ``shared_pages`` hold a prefix that another request computed."""
+        request.pages = list(shared_pages or [])
+        request.num_computed = len(request.pages) * self.runner.limits.page_size
+        self._pending_inits.append(
+            SlotInit(
+                slot=request.slot,
+                sampling=request.sampling,
+                num_prompt_tokens=len(request.prompt),
+                num_generated_tokens=0,
+                eos_token_ids=request.eos,
+            )
+        )
+        if request.pages:
+            self._write(request, 0)
+
+    def run(self, parts: list[tuple[Driven, int]]) -> None:
+        """One step: (request, number of prompt tokens to compute; 0 means decode)."""
+        self.step += 1
+        rows = tuple(self._row(request, count) for request, count in parts)
+        batch = ScheduleBatch(
+            step=self.step,
+            mode=ForwardMode.MIXED,
+            rows=rows,
+            slot_inits=tuple(self._pending_inits),
+            page_writes=tuple(self._pending_writes),
+        )
+        self._pending_inits, self._pending_writes = [], []
+        result = self.runner.launch(batch).settle()
+        assert result.step == self.step
+        sampled = [request for (request, _), row in zip(parts, rows, strict=True) if row.is_sampled]
+        for request, token in zip(sampled, result.sampled_ids.tolist(), strict=True):
+            request.output.append(token)
+
+    def finish(self, requests: list[Driven]) -> None:
+        """Decode until every request has all its tokens or ended with EOS."""
+        while live := [r for r in requests if not self._is_done(r)]:
+            self.run([(request, 0) for request in live])
+
+    def generate(self, request: Driven, chunk: int | None = None) -> list[int]:
+        """Whole life of one request alone."""
+        self.start(request)
+        self.prefill(request, chunk)
+        self.finish([request])
+        return request.output
+
+    def prefill(self, request: Driven, chunk: int | None = None) -> None:
+        """Compute the rest of the prompt in chunks."""
+        while request.num_computed < len(request.prompt):
+            rest = len(request.prompt) - request.num_computed
+            self.run([(request, min(rest, chunk or rest))])
+
+    def release(self, request: Driven, keep: int = 0) -> None:
+        """Give pages back, but for the first ``keep``."""
+        self._free.extend(request.pages[keep:])
+
+    def _is_done(self, request: Driven) -> bool:
+        is_ended = bool(request.output) and request.output[-1] in request.eos
+        return is_ended or len(request.output) >= request.sampling.max_new_tokens
+
+    def _row(self, request: Driven, count: int) -> BatchRow:
+        start, num_new = request.num_computed, max(count, 1)
+        self._cover(request, start + num_new)
+        request.num_computed += num_new
+        ids = np.array(request.prompt[start : start + num_new], dtype=np.int32) if count else None
+        return BatchRow(
+            request_id=request.request_id,
+            slot=request.slot,
+            start=start,
+            num_new=num_new,
+            token_ids=ids,
+            is_sampled=request.num_computed >= len(request.prompt),
+        )
+
+    def _cover(self, request: Driven, length: int) -> None:
+        missing = -(-length // self.runner.limits.page_size) - len(request.pages)
+        if missing > 0:
+            first = len(request.pages)
+            request.pages += [self._free.pop() for _ in range(missing)]
+            self._write(request, first)
+
+    def _write(self, request: Driven, first: int) -> None:
+        pages = np.array(request.pages[first:], dtype=np.int32)
+        self._pending_writes.append(PageWrite(slot=request.slot, first_page=first, pages=pages))

@@ -1,0 +1,30 @@
+"""Owns the protocol between operations and attention backends; computes nothing.
+
+A backend is chosen once per process; ``begin`` prepares what all layers of one step share.
+"""
+
+from typing import Protocol
+
+import torch
+
+from mizzen_worker.memory.forward_batch import ForwardBatch
+
+
+class StepAttention(Protocol):
+    """Attention of one step."""
+
+    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+        """Causal attention of every token over its row's KV, which is already in the pool.
+
+        ``queries`` [num_tokens, num_heads, head_dim]; returns [num_tokens, num_heads * head_dim]
+        of the same dtype. Mutates nothing.
+        """
+        ...
+
+
+class AttentionBackend(Protocol):
+    """One way of computing attention over the pool."""
+
+    def begin(self, batch: ForwardBatch) -> StepAttention:
+        """Prepare a step; mutates nothing."""
+        ...

@@ -1,0 +1,67 @@
+"""Owns the vocabulary of fused operations in which models are written; implements none.
+
+``V`` is whatever an implementation calls a value (a tensor, or a buffer of a recorded program),
+``W`` whatever it makes of a weight. A model file sees neither regime nor kernel. Values that an
+operation returns may share memory with its arguments: use the returned value only.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import torch
+
+from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
+
+V = TypeVar("V")
+W = TypeVar("W")
+W_contra = TypeVar("W_contra", contravariant=True)
+W_co = TypeVar("W_co", covariant=True)
+
+StoredMatrix = torch.Tensor | QuantisedMatrix
+
+
+class WeightPreparer(Protocol[W_co]):
+    """Turns stored weights into the form that an implementation computes with."""
+
+    def linear(self, parts: Sequence[StoredMatrix]) -> W_co:
+        """One matrix whose outputs are those of the parts, one after the other."""
+        ...
+
+    def norm(self, weight: torch.Tensor) -> W_co:
+        """Weight of an RMS norm, [hidden] float32."""
+        ...
+
+
+class Operations(Protocol[V, W_contra]):
+    """Operations of a dense decoder over all tokens of one step."""
+
+    def embed(self, embedding: W_contra) -> V:
+        """Rows of the embedding for the step's token ids: [num_tokens, hidden]."""
+        ...
+
+    def norm_qkv_rotary_store(self, hidden: V, norm: W_contra, qkv: W_contra, layer: int) -> V:
+        """RMS norm, query/key/value projection, rotary embedding; keys and values go to the pool.
+
+        Returns the queries [num_tokens, num_heads, head_dim].
+        """
+        ...
+
+    def attend(self, queries: V, layer: int) -> V:
+        """Causal attention over the pool: [num_tokens, num_heads * head_dim]."""
+        ...
+
+    def linear_add(self, value: V, weight: W_contra, residual: V) -> V:
+        """``residual + weight @ value``."""
+        ...
+
+    def norm_gate_up_silu(self, hidden: V, norm: W_contra, gate_up: W_contra) -> V:
+        """RMS norm, gate and up projection, ``silu(gate) * up``: [num_tokens, intermediate]."""
+        ...
+
+    def select_sampled(self, value: V) -> V:
+        """Only the tokens whose logits are asked for: [num_sampled, ...]."""
+        ...
+
+    def norm_head(self, hidden: V, norm: W_contra, head: W_contra) -> V:
+        """RMS norm and vocabulary projection: [num_sampled, vocab] float32."""
+        ...

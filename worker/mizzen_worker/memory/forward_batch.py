@@ -1,0 +1,52 @@
+"""Owns the tensors of one step: which tokens run and where their keys and values live.
+
+Built by the ModelRunner from a ``ScheduleBatch``; read by models, operations and attention. It
+lies in ``memory`` because everything in it addresses the KV pool. Frozen; rows keep the order of
+the batch, tokens of a row are neighbours.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBatch:
+    """One step on one device."""
+
+    token_ids: torch.Tensor
+    """[num_tokens] int64 device."""
+    positions: torch.Tensor
+    """[num_tokens] int64 device: index of each token in its sequence."""
+    kv_locations: torch.Tensor
+    """[num_tokens] int64 device: page * page_size + offset to write; inside page 0 if masked."""
+    page_table: torch.Tensor
+    """[max_slots + 1, max_pages] int32 device: the whole table, indexed by slot."""
+    row_slots: torch.Tensor
+    """[num_rows] int64 device."""
+    sampled_tokens: torch.Tensor
+    """[num_sampled] int64 device: indices of the tokens whose logits are asked for."""
+    row_starts: npt.NDArray[np.int32]
+    """[num_rows + 1] int32 host: tokens of row r are row_starts[r] to row_starts[r + 1] - 1."""
+    row_lengths: npt.NDArray[np.int32]
+    """[num_rows] int32 host: positions of the row that have KV after this step."""
+    page_size: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the step."""
+        return int(self.row_starts[-1])
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the step."""
+        return len(self.row_lengths)
+
+    def row_locations(self, row: int) -> torch.Tensor:
+        """[row length] int64 device: where the KV of each position of a row lies."""
+        length = int(self.row_lengths[row])
+        index = torch.arange(length, device=self.page_table.device)
+        pages = self.page_table[self.row_slots[row], index // self.page_size].long()
+        return pages * self.page_size + index % self.page_size

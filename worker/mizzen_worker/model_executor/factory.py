@@ -1,0 +1,158 @@
+"""Owns building a runner from options: weights, pool, attention, forward; runs no step."""
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mizzen_worker.attention.torch_native import TorchNativeAttention
+from mizzen_worker.contracts.batch import Runner, RunnerLimits
+from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.layers.rotary import rotary_table
+from mizzen_worker.layers.torch_operations import TorchWeightPreparer
+from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.weights.checkpoint import Checkpoint, open_checkpoint
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
+from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.registry import build_model, require_known
+
+
+class ComputeType(enum.Enum):
+    """Type of dense weights, activations and KV; AUTO is float32 on a CPU, bfloat16 on CUDA."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class WeightFormat(enum.Enum):
+    """How weights are held: AUTO keeps quantised ones packed where native kernels are there."""
+
+    AUTO = "auto"
+    DENSE = "dense"
+    DUMMY = "dummy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """What ``load_runner`` needs.
+
+    ``kv_tokens`` is rounded down to whole pages; ``context_length`` None means the model's;
+    ``num_threads`` 0 leaves torch's own choice; ``device`` is ``cpu`` or ``cuda[:index]``.
+    """
+
+    model: Path
+    kv_tokens: int
+    page_size: int
+    max_slots: int
+    context_length: int | None = None
+    compute_type: ComputeType = ComputeType.AUTO
+    weight_format: WeightFormat = WeightFormat.AUTO
+    num_threads: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A runner that is ready for its first step, and what is known of its model."""
+
+    runner: Runner
+    facts: ModelFacts
+
+
+def _device(options: RunnerOptions) -> torch.device:
+    try:
+        device = torch.device(options.device)
+    except RuntimeError as error:
+        message = f"device {options.device!r} is not known; use cpu or cuda"
+        raise ConfigError(message) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        message = f"device {options.device!r}: torch sees no CUDA device; use --device cpu"
+        raise ConfigError(message)
+    return device
+
+
+def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
+    if options.compute_type is ComputeType.AUTO:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    is_bfloat16 = options.compute_type is ComputeType.BFLOAT16
+    return torch.bfloat16 if is_bfloat16 else torch.float32
+
+
+def _limits(options: RunnerOptions, facts: ModelFacts) -> RunnerLimits:
+    context_length = options.context_length or facts.context_length
+    if context_length > facts.context_length:
+        message = (
+            f"context length {context_length} is more than the model's {facts.context_length}; "
+            "use at most that"
+        )
+        raise ConfigError(message)
+    num_pages = options.kv_tokens // options.page_size
+    if num_pages < 1 or options.max_slots < 1:
+        message = (
+            f"{options.kv_tokens} KV tokens in pages of {options.page_size} for "
+            f"{options.max_slots} requests is no room; raise --kv-tokens"
+        )
+        raise ConfigError(message)
+    return RunnerLimits(
+        max_slots=options.max_slots,
+        num_pages=num_pages,
+        page_size=options.page_size,
+        context_length=context_length,
+        vocab_size=facts.shape.vocab_size,
+    )
+
+
+def _build_forward(
+    checkpoint: Checkpoint, pool: DevicePool, context_length: int, progress: ProgressCallback
+) -> Forward:
+    """Eager torch with dense weights in the pool's dtype."""
+    keys = pool.keys(0)
+    source, counter = checkpoint.open_source(progress)
+    model = build_model(checkpoint.facts, source, TorchWeightPreparer(keys.dtype, keys.device))
+    counter.finish()
+    table = rotary_table(checkpoint.facts.rotary, context_length).to(keys.device)
+    return EagerForward(
+        model, pool, TorchNativeAttention(pool), table, checkpoint.facts.rms_norm_eps
+    )
+
+
+def _build_pool(
+    facts: ModelFacts, limits: RunnerLimits, dtype: torch.dtype, device: torch.device
+) -> DevicePool:
+    shape = PoolShape(
+        num_layers=facts.shape.num_layers,
+        num_pages=limits.num_pages,
+        page_size=limits.page_size,
+        num_kv_heads=facts.shape.num_kv_heads,
+        head_dim=facts.shape.head_dim,
+    )
+    try:
+        return DevicePool(shape, dtype, device)
+    except RuntimeError as error:
+        message = (
+            f"no memory for {limits.num_pages} KV pages of {limits.page_size} tokens ({error}); "
+            "lower --kv-tokens"
+        )
+        raise ModelLoadError(message) from error
+
+
+def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedModel:
+    """Read the model and build its runner; raises ``ModelLoadError`` or ``ConfigError``.
+
+    ``progress`` is called from this thread while weights are read.
+    """
+    device = _device(options)
+    if options.num_threads > 0:
+        torch.set_num_threads(options.num_threads)
+    checkpoint = open_checkpoint(
+        options.model, is_dummy=options.weight_format is WeightFormat.DUMMY
+    )
+    require_known(checkpoint.facts.architecture)
+    limits = _limits(options, checkpoint.facts)
+    pool = _build_pool(checkpoint.facts, limits, _dtype(options, device), device)
+    forward = _build_forward(checkpoint, pool, limits.context_length, progress)
+    return LoadedModel(runner=ModelRunner(forward, limits, device), facts=checkpoint.facts)

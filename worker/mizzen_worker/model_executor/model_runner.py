@@ -1,0 +1,121 @@
+"""Owns the path ``ScheduleBatch`` to ``StepResult`` on one device; plans nothing.
+
+Implements ``contracts.batch.Runner``. On a CPU a step has run when ``launch`` returns; on a CUDA
+device only ``settle`` waits.
+"""
+
+import numpy as np
+import torch
+
+from mizzen_worker.contracts.batch import (
+    BatchRow,
+    PendingStep,
+    RunnerLimits,
+    ScheduleBatch,
+    StepResult,
+)
+from mizzen_worker.contracts.errors import DeviceError
+from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.model_executor.batch_check import require_sound
+from mizzen_worker.model_executor.forward import Forward
+from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.sampler.sampler import sample
+
+
+class _LaunchedStep:
+    """A step whose tokens lie on the device."""
+
+    def __init__(self, step: int, tokens: torch.Tensor) -> None:
+        self._step = step
+        self._tokens = tokens
+
+    def settle(self) -> StepResult:
+        """See ``PendingStep``."""
+        try:
+            sampled_ids = self._tokens.to("cpu", torch.int32).numpy()
+        except RuntimeError as error:
+            message = f"step {self._step} failed on the device: {error}"
+            raise DeviceError(message) from error
+        return StepResult(step=self._step, sampled_ids=sampled_ids)
+
+
+class ModelRunner:
+    """Executes steps in order. Not thread safe."""
+
+    def __init__(self, forward: Forward, limits: RunnerLimits, device: torch.device) -> None:
+        self._forward = forward
+        self._limits = limits
+        self._device = device
+        self._slots = SlotState(limits, device)
+
+    @property
+    def limits(self) -> RunnerLimits:
+        """See ``Runner``."""
+        return self._limits
+
+    def launch(self, batch: ScheduleBatch) -> PendingStep:
+        """See ``Runner``."""
+        require_sound(batch, self._limits)
+        try:
+            with torch.inference_mode():
+                for init in batch.slot_inits:
+                    self._slots.enter(init)
+                for write in batch.page_writes:
+                    self._slots.write_pages(write)
+                tokens = self._run_rows(batch.rows)
+        except RuntimeError as error:
+            message = f"step {batch.step} failed on the device: {error}"
+            raise DeviceError(message) from error
+        return _LaunchedStep(batch.step, tokens)
+
+    def _run_rows(self, rows: tuple[BatchRow, ...]) -> torch.Tensor:
+        """Forward and sample; returns the sampled rows' tokens [num_sampled] int64."""
+        if not rows:
+            return torch.empty(0, dtype=torch.int64)
+        forward_batch = self._build(rows)
+        logits = self._forward.run(forward_batch)
+        sampled_slots = [row.slot for row in rows if row.is_sampled]
+        if not sampled_slots:
+            return torch.empty(0, dtype=torch.int64)
+        tokens = sample(logits, self._slots.sampling_batch(sampled_slots, forward_batch))
+        self._slots.record(sampled_slots, forward_batch, tokens)
+        return tokens
+
+    def _build(self, rows: tuple[BatchRow, ...]) -> ForwardBatch:
+        """Tensors of the step; decode rows take their token from the slot's state."""
+        counts = np.array([row.num_new for row in rows], dtype=np.int32)
+        starts = np.array([row.start for row in rows], dtype=np.int32)
+        row_starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
+        offsets = np.arange(row_starts[-1], dtype=np.int64) - row_starts[:-1].repeat(counts)
+        positions = self._to_device(starts.repeat(counts) + offsets)
+        row_slots = self._to_device(np.array([row.slot for row in rows], dtype=np.int64))
+        token_slots = row_slots.repeat_interleave(self._to_device(counts.astype(np.int64)))
+        is_sampled = np.array([row.is_sampled for row in rows], dtype=np.bool_)
+        page_size = self._limits.page_size
+        pages = self._slots.page_table[token_slots, positions // page_size].long()
+        is_decode = self._to_device(
+            np.array([row.token_ids is None for row in rows], dtype=np.bool_).repeat(counts)
+        )
+        is_masked = is_decode & self._slots.finished[token_slots]
+        return ForwardBatch(
+            token_ids=self._token_ids(rows, is_decode, token_slots),
+            positions=positions,
+            kv_locations=torch.where(is_masked, 0, pages) * page_size + positions % page_size,
+            page_table=self._slots.page_table,
+            row_slots=row_slots,
+            sampled_tokens=self._to_device((row_starts[1:] - 1)[is_sampled].astype(np.int64)),
+            row_starts=row_starts,
+            row_lengths=starts + counts,
+            page_size=page_size,
+        )
+
+    def _token_ids(
+        self, rows: tuple[BatchRow, ...], is_decode: torch.Tensor, token_slots: torch.Tensor
+    ) -> torch.Tensor:
+        given = np.concatenate(
+            [np.zeros(1, np.int32) if row.token_ids is None else row.token_ids for row in rows]
+        ).astype(np.int64)
+        return torch.where(is_decode, self._slots.last_tokens[token_slots], self._to_device(given))
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)

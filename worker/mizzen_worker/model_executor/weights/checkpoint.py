@@ -1,0 +1,98 @@
+"""Owns finding out what a model path holds; reads weights only through the sources."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.model_executor.weights.dummy_source import DummySource
+from mizzen_worker.model_executor.weights.gguf_source import (
+    GgufFile,
+    GgufWeightSource,
+    read_gguf_facts,
+)
+from mizzen_worker.model_executor.weights.progress import ByteProgress, ProgressCallback
+from mizzen_worker.model_executor.weights.safetensors_source import (
+    SafetensorsSource,
+    read_folder_facts,
+    weight_files,
+)
+from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.models.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A model on disk that was recognised; its weights are not read yet."""
+
+    facts: ModelFacts
+    open_source: Callable[[ProgressCallback], tuple[WeightSource, ByteProgress]]
+    """Start reading; returns the weights and the counter to finish when all are taken."""
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = GgufFile(path)
+    facts = read_gguf_facts(file)
+
+    def open_source(callback: ProgressCallback) -> tuple[WeightSource, ByteProgress]:
+        progress = ByteProgress(file.tensor_bytes, callback)
+        return GgufWeightSource(file, facts.shape, progress), progress
+
+    return Checkpoint(facts=facts, open_source=open_source)
+
+
+def _open_folder(folder: Path) -> Checkpoint:
+    def open_source(callback: ProgressCallback) -> tuple[WeightSource, ByteProgress]:
+        progress = ByteProgress(sum(path.stat().st_size for path in weight_files(folder)), callback)
+        return SafetensorsSource(folder, progress), progress
+
+    return Checkpoint(facts=read_folder_facts(folder, has_weights=True), open_source=open_source)
+
+
+def _dummy_bytes(shape: ModelShape, *, is_tied: bool) -> int:
+    """Float32 bytes of all matrices of a dense Llama model."""
+    query_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    layer = 2 * query_size + 2 * kv_size + 3 * shape.intermediate_size
+    embeddings = shape.vocab_size * (1 if is_tied else 2)
+    return 4 * shape.hidden_size * (shape.num_layers * layer + embeddings)
+
+
+def _open_dummy(folder: Path) -> Checkpoint:
+    facts = read_folder_facts(folder, has_weights=False)
+
+    def open_source(callback: ProgressCallback) -> tuple[WeightSource, ByteProgress]:
+        total = _dummy_bytes(facts.shape, is_tied=facts.tie_embeddings)
+        progress = ByteProgress(total, callback)
+        return DummySource(progress), progress
+
+    return Checkpoint(facts=facts, open_source=open_source)
+
+
+def find_gguf(folder: Path) -> Path | None:
+    """The only GGUF file of a folder, None when there is none; several are an error."""
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        message = f"{folder}: holds several GGUF files ({names}); give the path of one of them"
+        raise ModelLoadError(message)
+    return files[0] if files else None
+
+
+def open_checkpoint(path: Path, *, is_dummy: bool = False) -> Checkpoint:
+    """Recognise a GGUF file, a folder with one, or a Hugging Face folder.
+
+    A folder with ``config.json`` counts as the latter. Raises ``ModelLoadError``.
+    """
+    if path.is_file() and path.suffix == ".gguf":
+        return _open_gguf(path)
+    if not path.is_dir():
+        message = f"{path}: no such model; give a .gguf file or a folder with config.json"
+        raise ModelLoadError(message)
+    if (path / "config.json").exists():
+        return _open_dummy(path) if is_dummy else _open_folder(path)
+    gguf_path = None if is_dummy else find_gguf(path)
+    if gguf_path is None:
+        needed = "config.json" if is_dummy else "config.json or a .gguf file"
+        message = f"{path}: holds no {needed}; download the model again"
+        raise ModelLoadError(message)
+    return _open_gguf(gguf_path)

@@ -1,0 +1,30 @@
+"""Owns made-up weights for benchmarks without a download; reads no files.
+
+A weight is a pure function of its name, so every rank and every start has the same ones.
+"""
+
+import hashlib
+
+import torch
+
+from mizzen_worker.model_executor.weights.progress import ByteProgress
+
+
+class DummySource:
+    """Small normal values (norm weights: ones)."""
+
+    def __init__(self, progress: ByteProgress) -> None:
+        self._progress = progress
+
+    def vector(self, name: str, length: int) -> torch.Tensor:
+        """See ``WeightSource``; the vectors of a Llama model are norm weights."""
+        del name
+        return torch.ones(length)
+
+    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """See ``WeightSource``."""
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
+        generator = torch.Generator().manual_seed(seed)
+        weights = torch.randn(rows, columns, generator=generator) * 0.02
+        self._progress.add(weights.nbytes)
+        return weights

@@ -1,0 +1,45 @@
+"""Owns what is known of a model without its weights; pure apart from the rotary configuration type.
+
+Facts come from a GGUF's metadata or a ``config.json``; see ``model_executor/weights``.
+"""
+
+from dataclasses import dataclass
+
+from mizzen_worker.contracts.ids import TokenId
+from mizzen_worker.layers.rotary import RotaryConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """Sizes of a dense decoder."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """One model on disk.
+
+    ``fingerprint`` names its scheme: ``sha256:...`` covers every byte of the weight files,
+    ``sampled-sha256:...`` (files above 1 GiB) their headers, sizes and evenly spaced windows.
+    ``tokenizer_identity`` is a digest of the vocabulary, or of ``tokenizer.json``; empty when the
+    model's folder has neither.
+    """
+
+    architecture: str
+    shape: ModelShape
+    rotary: RotaryConfig
+    rms_norm_eps: float
+    context_length: int
+    tie_embeddings: bool
+    eos_token_ids: tuple[TokenId, ...]
+    bos_token_id: TokenId | None
+    weight_format: str
+    fingerprint: str
+    tokenizer_identity: str
