@@ -1,0 +1,94 @@
+"""The controller's promises to requests: leases, checkpoints, and nothing lost."""
+
+import numpy as np
+import pytest
+
+from mizzen_worker.cache.controller import UnifiedRadixCache
+from mizzen_worker.cache.page_key import Namespace, PageKey, page_key
+from mizzen_worker.contracts.errors import InvariantError
+from mizzen_worker.memory.allocator import PageAllocator
+
+NAMESPACE = Namespace(model="m").digest()
+
+
+def _key(tokens: list[int]) -> PageKey:
+    return page_key(NAMESPACE, np.array(tokens, dtype=np.int32), page_size=2)
+
+
+def _cache(num_pages: int = 8) -> UnifiedRadixCache:
+    return UnifiedRadixCache(allocator=PageAllocator(num_pages=num_pages), page_size=2)
+
+
+def test_a_closed_lease_leaves_its_prefix_for_the_next() -> None:
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])))
+    cache.grow([(lease, 3)])
+    pages = lease.pages(0, 3).tolist()
+    cache.close(lease, _key([1, 2, 3, 4, 5]))
+    assert cache.num_available == 8
+    again = cache.open(cache.match(_key([1, 2, 3, 4, 9, 9])))
+    assert again.pages(0, again.num_pages).tolist() == pages[:2]
+    assert cache.violations() == []
+
+
+def test_the_second_of_two_equal_prefixes_takes_over_the_first_ones_pages() -> None:
+    cache = _cache()
+    first, second = (cache.open(cache.match(_key([]))) for _ in range(2))
+    cache.grow([(first, 2), (second, 3)])
+    second.num_synced = 3
+    cache.checkpoint(first, _key([1, 2, 3, 4]))
+    cache.checkpoint(second, _key([1, 2, 3, 4]))
+    assert second.pages(0, 2).tolist() == first.pages(0, 2).tolist()
+    assert second.num_synced == 0, "the runner must be told about the changed row"
+    assert cache.num_available == 8 - 2 - 1
+    assert cache.violations() == []
+
+
+def test_growing_evicts_only_what_nobody_uses() -> None:
+    cache = _cache(num_pages=4)
+    for tokens in ([1, 1], [2, 2], [3, 3]):
+        lease = cache.open(cache.match(_key([])))
+        cache.grow([(lease, 1)])
+        cache.close(lease, _key(tokens))
+    kept = cache.open(cache.match(_key([2, 2])))
+    other = cache.open(cache.match(_key([])))
+    cache.grow([(other, 3)])
+    assert kept.pages(0, 1).tolist() == cache.open(cache.match(_key([2, 2]))).pages(0, 1).tolist()
+    with pytest.raises(InvariantError):
+        cache.grow([(other, 1)])
+    assert cache.violations() == []
+
+
+def test_closing_twice_is_once_and_a_closed_lease_cannot_be_used() -> None:
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])))
+    cache.grow([(lease, 2)])
+    cache.close(lease, None)
+    cache.close(lease, None)
+    assert cache.num_available == 8
+    with pytest.raises(InvariantError, match="closed"):
+        cache.checkpoint(lease, _key([1, 2]))
+
+
+def test_flush_keeps_what_is_locked() -> None:
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])))
+    cache.grow([(lease, 2)])
+    cache.checkpoint(lease, _key([1, 2]))
+    other = cache.open(cache.match(_key([])))
+    cache.grow([(other, 2)])
+    cache.close(other, _key([5, 6, 7, 8]))
+    assert cache.flush() == 2
+    assert cache.match(_key([1, 2])).num_pages == 1
+    assert cache.num_cached == 1
+    assert cache.violations() == []
+
+
+def test_violations_sees_a_lost_and_a_doubly_held_page() -> None:
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])))
+    cache.grow([(lease, 2)])
+    lease._pages[0] = lease._pages[1]
+    found = "\n".join(cache.violations())
+    assert "held by" in found
+    assert "nobody holds" in found

@@ -1,0 +1,172 @@
+"""Owns the pairing of tree and page allocator, and every open lease; decides nothing about keys.
+
+The only holder of both: it runs the tree's actions on the allocator, each exactly once. Invariant
+(M1), at every return: free + evictable + protected + pages owned by leases = all pages.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mizzen_worker.cache.actions import Action
+from mizzen_worker.cache.check import check
+from mizzen_worker.cache.components.full import FullComponent
+from mizzen_worker.cache.lease import KvLease
+from mizzen_worker.cache.page_key import PageKey
+from mizzen_worker.cache.tree_core import Match, UnifiedTreeCore
+from mizzen_worker.contracts.errors import InvariantError
+from mizzen_worker.contracts.ids import Tick
+from mizzen_worker.memory.allocator import PageAllocator
+
+Int32Array = npt.NDArray[np.int32]
+
+
+class UnifiedRadixCache:
+    """KV pages of one pool: cached by prefix, leased to requests, or free."""
+
+    def __init__(self, *, allocator: PageAllocator, page_size: int) -> None:
+        self.page_size = page_size
+        self._allocator = allocator
+        self._core = UnifiedTreeCore(page_size=page_size, components=(FullComponent(),))
+        self._leases: dict[int, KvLease] = {}
+        self._tick = 0
+        self._num_opened = 0
+
+    @property
+    def num_pages(self) -> int:
+        """Count all pages of the pool."""
+        return self._allocator.num_pages
+
+    @property
+    def num_available(self) -> int:
+        """Count pages that ``grow`` can give: free ones and those that can be evicted."""
+        return self._allocator.num_free + self._core.num_evictable(0)
+
+    @property
+    def num_cached(self) -> int:
+        """Count pages in the tree."""
+        return self._core.num_evictable(0) + self._core.num_protected(0)
+
+    def match(self, key: PageKey) -> Match:
+        """Find the longest cached prefix; changes nothing, promises nothing until ``open``."""
+        return self._core.match(key)
+
+    def num_newly_protected(self, match: Match) -> int:
+        """Count pages by which ``num_available`` falls when the match is opened."""
+        return self._core.num_unlocked_pages(match.node, match.num_pages)
+
+    def open(self, match: Match) -> KvLease:
+        """Lock a match made since the last eviction and lease its pages."""
+        receipt = self._core.lock(match.node, match.num_pages, self._advance())
+        self._num_opened += 1
+        lease = KvLease(
+            lease_id=self._num_opened,
+            receipt=receipt,
+            pages=self._core.pages(receipt.node, receipt.num_pages),
+        )
+        self._leases[lease.lease_id] = lease
+        return lease
+
+    def grow(self, wanted: Sequence[tuple[KvLease, int]]) -> None:
+        """Append new pages to leases, evicting what must go; more than available is a bug."""
+        total = sum(num_pages for _, num_pages in wanted)
+        short = total - self._allocator.num_free
+        if short > 0:
+            self._run(self._core.evict(0, short).actions)
+        pages = self._allocator.take(total)
+        first = 0
+        for lease, num_pages in wanted:
+            self._require_open(lease)
+            lease.append(pages[first : first + num_pages])
+            first += num_pages
+
+    def checkpoint(self, lease: KvLease, key: PageKey) -> None:
+        """Cache the KV that ``key`` covers, while its request goes on.
+
+        Where the tree already had a page, the lease takes that one over and its own is freed.
+        """
+        self._require_open(lease)
+        tick = self._advance()
+        count = len(key.tokens) // (4 * self.page_size)
+        if count <= lease.num_tree:
+            return
+        inserted = self._core.insert(key, (lease.pages(0, count),), tick)
+        old = lease.receipt
+        receipt = self._core.lock(inserted.node, count, tick)
+        lease.adopt(self._core.pages(inserted.node, count), receipt)
+        self._core.unlock(old)
+        self._run(inserted.actions)
+
+    def close(self, lease: KvLease, key: PageKey | None) -> None:
+        """End a lease: cache what ``key`` covers (None: nothing more), free the rest. Idempotent.
+
+        Pages that the tree already has stay there.
+        """
+        if not lease.is_open:
+            return
+        if self._leases.pop(lease.lease_id, None) is not lease:
+            raise InvariantError([f"close of lease {lease.lease_id}, which is not from here"])
+        first_freed = lease.num_tree
+        if key is not None:
+            count = len(key.tokens) // (4 * self.page_size)
+            if count > lease.num_tree:
+                inserted = self._core.insert(key, (lease.pages(0, count),), self._advance())
+                first_freed = count
+                self._run(inserted.actions)
+        self._allocator.give_back(lease.pages(first_freed, lease.num_pages))
+        self._core.unlock(lease.receipt)
+        lease.close()
+
+    def flush(self) -> int:
+        """Evict everything that is not locked; return the number of pages freed."""
+        evicted = self._core.evict(0, self._core.num_evictable(0))
+        self._run(evicted.actions)
+        return evicted.num_units
+
+    def violations(self) -> list[str]:
+        """List broken invariants of tree, leases and pool together. O(pool)."""
+        found = check(self._core)
+        holders: dict[int, str] = {int(page): "free list" for page in self._allocator.free_pages()}
+        for view in self._core.views():
+            if view.values[0] is not None:
+                found += _claim(holders, view.values[0].tolist(), f"node {view.node_id}")
+        for lease in self._leases.values():
+            owned = lease.pages(lease.num_tree, lease.num_pages).tolist()
+            found += _claim(holders, owned, f"lease {lease.lease_id}")
+            found += self._broken_lease(lease)
+        lost = set(range(1, self.num_pages + 1)) - holders.keys()
+        if lost or len(holders) != self.num_pages:
+            found.append(f"pages that nobody holds or that do not exist: {sorted(lost)}")
+        return found
+
+    def _broken_lease(self, lease: KvLease) -> list[str]:
+        receipt = lease.receipt
+        tree_pages = self._core.pages(receipt.node, receipt.num_pages)
+        if lease.num_tree != receipt.num_pages or not np.array_equal(
+            tree_pages, lease.pages(0, lease.num_tree)
+        ):
+            return [f"lease {lease.lease_id}: its first pages are not those it has locked"]
+        return []
+
+    def _run(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._allocator.give_back(action.units)
+
+    def _advance(self) -> Tick:
+        self._tick += 1
+        return Tick(self._tick)
+
+    def _require_open(self, lease: KvLease) -> None:
+        if self._leases.get(lease.lease_id) is not lease:
+            raise InvariantError([f"use of lease {lease.lease_id}, which is closed"])
+
+
+def _claim(holders: dict[int, str], pages: Sequence[int], holder: str) -> list[str]:
+    """Enter a holder's pages; list those that somebody else holds too."""
+    twice = []
+    for page in pages:
+        if page in holders:
+            twice.append(f"page {page} is held by {holders[page]} and {holder}")
+        holders[page] = holder
+    return twice

@@ -1,0 +1,48 @@
+"""Owns the record of one tree node; only the tree core holds one, everybody else a ``NodeId``.
+
+``end_page`` counts pages from the root to the end of the node's edge and never changes: a split
+gives the upper half a new id and leaves the lower half its own, so an id always ends where it did.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from mizzen_worker.contracts.ids import NodeId, Tick
+
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Node:
+    """One edge of the tree and, per component (by index), its value and lock count."""
+
+    node_id: NodeId
+    parent: "Node | None"
+    edge: bytes
+    start_page: int
+    end_page: int
+    child_key: bytes
+    """Key under which the parent holds this node: first page, namespace before it at the root."""
+    values: list[Int32Array | None]
+    locks: list[int]
+    last_access: Tick
+    children: "dict[bytes, Node]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A frozen copy of a node for audits and tests."""
+
+    node_id: NodeId
+    parent_id: NodeId | None
+    child_ids: tuple[NodeId, ...]
+    child_keys: tuple[bytes, ...]
+    child_key: bytes
+    edge: bytes
+    start_page: int
+    end_page: int
+    values: tuple[Int32Array | None, ...]
+    locks: tuple[int, ...]
+    last_access: Tick
