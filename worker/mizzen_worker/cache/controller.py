@@ -48,6 +48,11 @@ class UnifiedRadixCache:
         """Count pages in the tree."""
         return self._core.num_evictable(0) + self._core.num_protected(0)
 
+    @property
+    def num_leases(self) -> int:
+        """Count open leases."""
+        return len(self._leases)
+
     def match(self, key: PageKey) -> Match:
         """Find the longest cached prefix; changes nothing, promises nothing until ``open``."""
         return self._core.match(key)
@@ -123,6 +128,19 @@ class UnifiedRadixCache:
         evicted = self._core.evict(0, self._core.num_evictable(0))
         self._run(evicted.actions)
         return evicted.num_units
+
+    def count_violations(self) -> list[str]:
+        """Compare counts only (M1): free + evictable + protected + owned by leases = all."""
+        owned = sum(lease.num_pages - lease.num_tree for lease in self._leases.values())
+        counts = (
+            self._allocator.num_free,
+            self._core.num_evictable(0),
+            self._core.num_protected(0),
+            owned,
+        )
+        if sum(counts) == self.num_pages:
+            return []
+        return [f"free, evictable, protected, owned {counts} of {self.num_pages} pages"]
 
     def violations(self) -> list[str]:
         """List broken invariants of tree, leases and pool together. O(pool)."""

@@ -1,0 +1,197 @@
+"""A scheduler on a fake runner, and a client that checks the protocol of every answer."""
+
+from dataclasses import dataclass, field
+
+from tests.worker.fake_runner import FakeRunner, expected_output
+from tests.worker.recording_endpoint import RecordingEndpoint
+
+from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId
+from mizzen_worker.contracts.messages import (
+    WIRE_VERSION,
+    Abort,
+    Attach,
+    Control,
+    Finished,
+    HandBack,
+    ModelIdentity,
+    Submit,
+    TokenEvents,
+    ToTokenizer,
+)
+from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.scheduler.loop import SchedulerLoop
+from mizzen_worker.scheduler.settings import SchedulerSettings
+
+EOS = 0
+VOCAB = 61
+PEER = PeerId(b"front-1")
+OTHER_PEER = PeerId(b"front-2")
+IDENTITY = ModelIdentity(
+    served_name="fake", fingerprint="f" * 8, tokenizer="t" * 8, resume_identity="r" * 8
+)
+
+
+@dataclass
+class Attempt:
+    """What the client knows of one submitted request."""
+
+    submit: Submit
+    peer: PeerId
+    output: list[int]
+    terminals: list[Finished | HandBack] = field(default_factory=list)
+
+    @property
+    def finished(self) -> Finished:
+        assert len(self.terminals) == 1, self.terminals
+        assert isinstance(self.terminals[0], Finished)
+        return self.terminals[0]
+
+
+class Harness:
+    """One loop, one client side, one clock moved by hand; every step is audited."""
+
+    def __init__(
+        self,
+        *,
+        page_size: int = 4,
+        num_pages: int = 256,
+        max_slots: int = 16,
+        context_length: int = 4096,
+        max_chunk_tokens: int = 64,
+        max_queued: int = 1000,
+        attach: bool = True,
+    ) -> None:
+        self.limits = RunnerLimits(
+            max_slots=max_slots,
+            num_pages=num_pages,
+            page_size=page_size,
+            context_length=context_length,
+            vocab_size=VOCAB,
+        )
+        self.runner = FakeRunner(self.limits)
+        self.endpoint = RecordingEndpoint()
+        self.now = 0.0
+        self.settings = SchedulerSettings(
+            instance_id=InstanceId("here"),
+            identity=IDENTITY,
+            eos_token_ids=(EOS,),
+            max_running=max_slots,
+            max_queued=max_queued,
+            max_chunk_tokens=max(max_chunk_tokens, page_size),
+            is_audited=True,
+        )
+        self.loop = SchedulerLoop(
+            runner=self.runner,
+            endpoint=self.endpoint,
+            clock=lambda: self.now,
+            settings=self.settings,
+        )
+        self.attempts: dict[tuple[str, int], Attempt] = {}
+        self.others: list[tuple[PeerId, ToTokenizer]] = []
+        self._num_read = 0
+        if attach:
+            for peer in (PEER, OTHER_PEER):
+                self.attach(peer)
+
+    @property
+    def max_tokens(self) -> int:
+        return min(self.limits.context_length, self.limits.num_pages * self.limits.page_size)
+
+    def attach(self, peer: PeerId, wire_version: int = WIRE_VERSION) -> None:
+        message = Attach(wire_version=wire_version, instance_id=InstanceId("front"), credit=10**6)
+        self.endpoint.inbox.append((peer, message))
+
+    def submit(self, submit: Submit, peer: PeerId = PEER) -> Attempt:
+        attempt = Attempt(submit=submit, peer=peer, output=list(submit.generated_ids))
+        self.attempts[submit.request_id, submit.generation] = attempt
+        self.endpoint.inbox.append((peer, submit))
+        return attempt
+
+    def abort(self, attempt: Attempt, peer: PeerId | None = None) -> None:
+        message = Abort(request_id=attempt.submit.request_id, generation=attempt.submit.generation)
+        self.endpoint.inbox.append((peer or attempt.peer, message))
+
+    def control(self, control: Control) -> None:
+        self.endpoint.inbox.append((PEER, control))
+
+    def step(self) -> bool:
+        """Run one iteration, spoil what is free, read the answers."""
+        did_run = self.loop.run_once()
+        allocator = self.loop._state.residency.cache._allocator
+        self.runner.poison(allocator.free_pages())
+        self._read()
+        return did_run
+
+    def run(self, max_steps: int = 20_000) -> None:
+        """Run until nothing is left to do."""
+        for _ in range(max_steps):
+            did_run = self.step()
+            if not did_run and not self.endpoint.inbox and len(self.loop._state.roster) == 0:
+                return
+        raise AssertionError(f"not idle after {max_steps} steps")
+
+    def expected(self, submit: Submit) -> list[int]:
+        return expected_output(
+            submit.prompt_ids,
+            submit.sampling,
+            vocab_size=VOCAB,
+            eos_token_ids=(EOS,),
+            max_tokens=self.max_tokens,
+        )
+
+    def assert_all_served(self) -> None:
+        """Every attempt ended by itself with the tokens of the reference."""
+        for attempt in self.attempts.values():
+            assert attempt.finished.reason.kind.value in ("stop", "length")
+            assert attempt.output == self.expected(attempt.submit)
+
+    def assert_idle_and_whole(self) -> None:
+        """Nothing is held, and after a flush everything is free."""
+        cache = self.loop._state.residency.cache
+        assert cache.num_available == cache.num_pages
+        cache.flush()
+        assert cache.num_cached == 0
+        assert len(cache._allocator.free_pages()) == cache.num_pages
+
+    def _read(self) -> None:
+        for peer, message in self.endpoint.sent[self._num_read :]:
+            if isinstance(message, TokenEvents):
+                for event in message.events:
+                    attempt = self.attempts[event.request_id, event.generation]
+                    assert attempt.peer == peer
+                    assert not attempt.terminals, "tokens after the terminal event"
+                    assert event.start == len(attempt.output), "a gap or a repetition"
+                    attempt.output.extend(event.token_ids)
+            elif isinstance(message, Finished | HandBack):
+                attempt = self.attempts[message.request_id, message.generation]
+                assert attempt.peer == peer
+                assert not attempt.terminals, "two terminal events"
+                attempt.terminals.append(message)
+            else:
+                self.others.append((peer, message))
+        self._num_read = len(self.endpoint.sent)
+
+
+def make_submit(
+    name: str,
+    prompt: list[int] | range,
+    *,
+    max_new_tokens: int = 20,
+    generated: list[int] | None = None,
+    generation: int = 0,
+    deadline_s: float | None = None,
+    cache_salt: str = "",
+    **sampling: object,
+) -> Submit:
+    """Build a request with greedy sampling unless told."""
+    merged = {"temperature": 0.0, "seed": 1, **sampling}
+    return Submit(
+        request_id=RequestId(name),
+        generation=Generation(generation),
+        prompt_ids=tuple(token % VOCAB for token in prompt),
+        sampling=SamplingParams(max_new_tokens=max_new_tokens, **merged),
+        generated_ids=tuple(generated or ()),
+        deadline_s=deadline_s,
+        cache_salt=cache_salt,
+    )

@@ -1,0 +1,34 @@
+"""Owns the numbers a scheduler counts; exports none of them (observability does)."""
+
+from dataclasses import dataclass, field
+
+from mizzen_worker.contracts.request import FinishKind
+
+
+@dataclass(slots=True, kw_only=True)
+class SchedulerCounters:
+    """Gauges are as of the end of the last step; counters only grow. The loop alone writes."""
+
+    queued_requests: int = 0
+    running_requests: int = 0
+    kv_tokens_used: int = 0
+    """KV positions that requests hold, the prefixes they share counted once per page."""
+    kv_tokens_total: int = 0
+    kv_tokens_cached: int = 0
+    """KV positions in the prefix cache, in use or not."""
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    """Time from launch to settled, summed."""
+    prompt_tokens: int = 0
+    """Prompt tokens of requests admitted for the first time."""
+    cached_tokens: int = 0
+    """Of those, the ones whose KV was found in the prefix cache."""
+    prefilled_tokens: int = 0
+    """Tokens computed by extend rows, those computed again after a retraction included."""
+    generated_tokens: int = 0
+    retractions: int = 0
+    handed_back_requests: int = 0
+    finished_requests: dict[FinishKind, int] = field(
+        default_factory=lambda: dict.fromkeys(FinishKind, 0)
+    )

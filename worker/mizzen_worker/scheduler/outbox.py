@@ -1,0 +1,65 @@
+"""Owns what is to be said to tokenizer processes after a step; owns no connection.
+
+Invariants: per peer, tokens go out before the terminal events of the same step, so a request's
+terminal event follows its last tokens; a request's tokens are reported once, in order.
+"""
+
+from mizzen_worker.contracts.ids import PeerId
+from mizzen_worker.contracts.messages import (
+    Finished,
+    HandBack,
+    HandBackCause,
+    TokenEvent,
+    TokenEvents,
+)
+from mizzen_worker.contracts.request import FinishReason
+from mizzen_worker.ipc.channel import WorkerEndpoint
+from mizzen_worker.scheduler.req import Req
+
+
+class Outbox:
+    """Collects the events of one step and sends them grouped by peer."""
+
+    def __init__(self, endpoint: WorkerEndpoint) -> None:
+        self._endpoint = endpoint
+        self._tokens: dict[PeerId, list[TokenEvent]] = {}
+        self._terminals: list[tuple[PeerId, Finished | HandBack]] = []
+
+    def report_tokens(self, req: Req) -> None:
+        """Queue the output tokens that the peer does not have yet."""
+        start, end = req.num_reported, req.num_output
+        if start == end:
+            return
+        req.num_reported = end
+        new = req.tokens(req.num_prompt + start, req.num_tokens).tolist()
+        event = TokenEvent(req.request_id, req.generation, start, tuple(new))
+        self._tokens.setdefault(req.peer, []).append(event)
+
+    def report_finished(self, req: Req, reason: FinishReason) -> None:
+        """Queue the one terminal event of an attempt that ended."""
+        message = Finished(
+            request_id=req.request_id,
+            generation=req.generation,
+            reason=reason,
+            usage=req.usage(),
+        )
+        self._terminals.append((req.peer, message))
+
+    def report_handed_back(self, req: Req, cause: HandBackCause) -> None:
+        """Queue the one terminal event of an attempt that goes back unfinished."""
+        message = HandBack(request_id=req.request_id, generation=req.generation, cause=cause)
+        self._terminals.append((req.peer, message))
+
+    def forget(self, peer: PeerId) -> None:
+        """Drop what is queued for a peer that is gone."""
+        self._tokens.pop(peer, None)
+        self._terminals = [(to, message) for to, message in self._terminals if to != peer]
+
+    def flush(self) -> None:
+        """Send everything queued."""
+        for peer, events in self._tokens.items():
+            self._endpoint.send(peer, TokenEvents(events=tuple(events)))
+        for peer, message in self._terminals:
+            self._endpoint.send(peer, message)
+        self._tokens.clear()
+        self._terminals.clear()

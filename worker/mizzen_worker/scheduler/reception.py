@@ -1,0 +1,229 @@
+"""Owns the conversation with tokenizer processes: peers, draining, heartbeats; owns no request.
+
+Every message is answered by rule and none raises: what a peer sends wrong is answered to that peer.
+Invariant: a ``Submit`` of an attached peer becomes a live request or gets its terminal event, once.
+"""
+
+import logging
+from collections.abc import Callable
+
+from mizzen_worker.cache.page_key import Namespace
+from mizzen_worker.contracts.ids import PeerId
+from mizzen_worker.contracts.messages import (
+    WIRE_VERSION,
+    Abort,
+    Attach,
+    Control,
+    ControlVerb,
+    Finished,
+    HandBack,
+    HandBackCause,
+    Heartbeat,
+    Hello,
+    Reply,
+    Submit,
+    ToWorker,
+)
+from mizzen_worker.contracts.request import FinishKind, FinishReason, Usage
+from mizzen_worker.ipc.channel import WorkerEndpoint
+from mizzen_worker.scheduler import control
+from mizzen_worker.scheduler.control import Drain, DrainMode
+from mizzen_worker.scheduler.ending import Ending
+from mizzen_worker.scheduler.intake import max_request_tokens, refusal
+from mizzen_worker.scheduler.req import Req
+from mizzen_worker.scheduler.settle import finish_after_last_token
+from mizzen_worker.scheduler.state import SchedulerState
+
+logger = logging.getLogger(__name__)
+
+_ABORTED = FinishReason(kind=FinishKind.ABORT)
+_SUPERSEDED = FinishReason(kind=FinishKind.ABORT, message="superseded by a later attempt")
+
+
+class Reception:
+    """Takes messages in and keeps the peers informed."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        *,
+        endpoint: WorkerEndpoint,
+        ending: Ending,
+        clock: Callable[[], float],
+    ) -> None:
+        self._state = state
+        self._endpoint = endpoint
+        self._ending = ending
+        self._clock = clock
+        self._peers: dict[PeerId, None] = {}  # in the order of attaching
+        self._next_beat = clock()
+        self._num_arrived = 0
+        self.drain: Drain | None = None
+
+    def receive(self) -> None:
+        """Take in what has arrived, waiting a little when there is nothing else to do."""
+        for peer in self._endpoint.lost_peers():
+            self._lose(peer)
+        limit = self._state.settings.max_messages_per_step
+        for peer, message in self._endpoint.receive(limit, self._wait_s()):
+            self._take(peer, message)
+
+    def beat(self) -> None:
+        """Tell every peer the load, once per interval."""
+        now = self._clock()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + self._state.settings.heartbeat_interval_s
+        heartbeat = Heartbeat(load=self._state.load(is_draining=self.drain is not None))
+        for peer in self._peers:
+            self._endpoint.send(peer, heartbeat)
+
+    def start_drain(self, drain: Drain) -> None:
+        """Refuse new work from now on, and give live work back where the mode says so."""
+        self.drain = drain
+        if drain.mode is DrainMode.HANDBACK:
+            for req in self._state.roster.live():
+                self._ending.hand_back(req, HandBackCause.DRAINING)
+
+    def _wait_s(self) -> float:
+        if len(self._state.roster):
+            return 0.0
+        until_beat = self._next_beat - self._clock()
+        return max(0.0, min(until_beat, self._state.settings.max_idle_wait_s))
+
+    def _take(self, peer: PeerId, message: ToWorker) -> None:
+        match message:
+            case Submit():
+                self._submit(peer, message)
+            case Abort():
+                self._abort(peer, message)
+            case Attach():
+                self._attach(peer, message)
+            case Control():
+                self._endpoint.send(peer, self._control(message))
+            case Heartbeat():
+                pass  # The endpoint has booked its credit.
+
+    def _attach(self, peer: PeerId, attach: Attach) -> None:
+        if attach.wire_version != WIRE_VERSION:
+            message = (
+                f"wire_version: {attach.wire_version} is not spoken here, {WIRE_VERSION} is; "
+                "run tokenizer and worker of the same release"
+            )
+            self._endpoint.send(peer, Reply(control_id=0, is_ok=False, message=message))
+            return
+        self._peers[peer] = None
+        hello = Hello(
+            wire_version=WIRE_VERSION,
+            instance_id=self._state.settings.instance_id,
+            identity=self._state.settings.identity,
+            capacity=self._state.capacity(),
+            load=self._state.load(is_draining=self.drain is not None),
+        )
+        self._endpoint.send(peer, hello)
+
+    def _submit(self, peer: PeerId, submit: Submit) -> None:
+        cause = self._handback_cause(peer)
+        if cause is not None:
+            self._state.counters.handed_back_requests += 1
+            self._send_back(peer, submit, cause)
+            return
+        live = self._state.roster.get(submit.request_id)
+        if live is not None:
+            if live.peer != peer:
+                self._refuse(peer, submit, "request_id: in use by another peer; draw a new one")
+                return
+            if submit.generation <= live.generation:
+                logger.warning("dropped a repeated submit of request %s", submit.request_id)
+                return
+            self._ending.finish(live, _SUPERSEDED)
+        reason = refusal(submit, self._state.limits)
+        if reason is not None:
+            self._refuse(peer, submit, reason)
+            return
+        self._accept(peer, submit)
+
+    def _handback_cause(self, peer: PeerId) -> HandBackCause | None:
+        if peer not in self._peers:
+            # It attached to an earlier life of this worker and has not noticed the restart.
+            return HandBackCause.RESTARTING
+        if self.drain is not None:
+            return HandBackCause.DRAINING
+        roster = self._state.roster
+        num_startable = self._state.max_running - len(roster.running)
+        if len(roster.waiting) >= self._state.settings.max_queued + num_startable:
+            return HandBackCause.QUEUE_FULL
+        return None
+
+    def _accept(self, peer: PeerId, submit: Submit) -> None:
+        self._num_arrived += 1
+        req = Req(
+            submit,
+            peer=peer,
+            order=self._num_arrived,
+            context_length=max_request_tokens(self._state.limits),
+        )
+        identity = self._state.settings.identity
+        req.namespace = Namespace(model=identity.fingerprint, salt=submit.cache_salt).digest()
+        if submit.deadline_s is not None:
+            req.deadline = self._clock() + submit.deadline_s
+        self._state.roster.add(req)
+        if req.num_output:
+            # An earlier attempt may have ended with its last token, unheard.
+            reason = finish_after_last_token(
+                req,
+                eos_token_ids=self._state.settings.eos_token_ids,
+                vocab_size=self._state.limits.vocab_size,
+            )
+            if reason is not None:
+                self._ending.finish(req, reason)
+
+    def _abort(self, peer: PeerId, abort: Abort) -> None:
+        req = self._state.roster.get(abort.request_id)
+        if req is None or req.peer != peer or req.generation != abort.generation:
+            return  # It ended already, and its terminal event is on the way.
+        self._ending.finish(req, _ABORTED)
+
+    def _refuse(self, peer: PeerId, submit: Submit, message: str) -> None:
+        self._state.counters.finished_requests[FinishKind.ERROR] += 1
+        finished = Finished(
+            request_id=submit.request_id,
+            generation=submit.generation,
+            reason=FinishReason(kind=FinishKind.ERROR, message=message),
+            usage=Usage(
+                prompt_tokens=len(submit.prompt_ids),
+                completion_tokens=len(submit.generated_ids),
+                cached_tokens=0,
+            ),
+        )
+        self._endpoint.send(peer, finished)
+
+    def _send_back(self, peer: PeerId, submit: Submit, cause: HandBackCause) -> None:
+        message = HandBack(request_id=submit.request_id, generation=submit.generation, cause=cause)
+        self._endpoint.send(peer, message)
+
+    def _control(self, message: Control) -> Reply:
+        state = self._state
+        match message.verb:
+            case ControlVerb.FLUSH_CACHE:
+                num_pages = state.residency.cache.flush()
+                facts = {"freed_kv_tokens": str(num_pages * state.limits.page_size)}
+                return control.accepted(message, "flushed what no request uses", facts)
+            case ControlVerb.DRAIN:
+                drain = control.parse_drain(message.arguments, self._clock())
+                if isinstance(drain, str):
+                    return control.refused(message, drain)
+                num_live = len(state.roster)
+                self.start_drain(drain)
+                facts = {"live_requests": str(num_live), "mode": drain.mode.value}
+                return control.accepted(message, "draining", facts)
+            case ControlVerb.DESCRIBE:
+                state.refresh_gauges()
+                facts = control.describe(state.settings, state.counters)
+                return control.accepted(message, "described", facts)
+
+    def _lose(self, peer: PeerId) -> None:
+        self._peers.pop(peer, None)
+        for req in self._state.roster.of_peer(peer):
+            self._ending.abandon(req)
+        self._state.outbox.forget(peer)

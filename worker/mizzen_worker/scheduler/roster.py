@@ -1,0 +1,82 @@
+"""Owns which requests are live and in which container; owns no slot, page or state of theirs.
+
+Invariants (S2): a live request is in the waiting line or among the running, never both; ``running``
+is sorted by age. Request ids are unique among the live.
+"""
+
+import bisect
+import heapq
+
+from mizzen_worker.contracts.ids import PeerId, RequestId
+from mizzen_worker.scheduler.req import Req, ReqState
+from mizzen_worker.scheduler.waiting_line import WaitingLine
+
+
+class Roster:
+    """Every live request."""
+
+    def __init__(self) -> None:
+        self.waiting = WaitingLine()
+        self.running: list[Req] = []
+        self._by_id: dict[RequestId, Req] = {}
+        self._deadlines: list[tuple[float, int, Req]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def live(self) -> list[Req]:
+        """Copy the list of live requests, in the order of arrival."""
+        return list(self._by_id.values())
+
+    def get(self, request_id: RequestId) -> Req | None:
+        """Find a live request."""
+        return self._by_id.get(request_id)
+
+    def of_peer(self, peer: PeerId) -> list[Req]:
+        """List a peer's live requests."""
+        return [req for req in self._by_id.values() if req.peer == peer]
+
+    def add(self, req: Req) -> None:
+        """Take in a new request; it waits."""
+        self._by_id[req.request_id] = req
+        self.waiting.add(req)
+        if req.deadline is not None:
+            heapq.heappush(self._deadlines, (req.deadline, req.order, req))
+
+    def admit(self, req: Req) -> None:
+        """Move from waiting to running."""
+        self.waiting.remove(req)
+        bisect.insort(self.running, req, key=_age)
+
+    def retract(self, req: Req) -> None:
+        """Move from running to waiting, at its old age."""
+        self._remove_running(req)
+        self.waiting.add(req)
+
+    def remove(self, req: Req) -> None:
+        """Forget a request that is about to end; call before its state changes."""
+        del self._by_id[req.request_id]
+        if req.state is ReqState.WAITING:
+            self.waiting.remove(req)
+        else:
+            self._remove_running(req)
+
+    def take_expired(self, now: float) -> list[Req]:
+        """List live requests whose deadline has passed; each is listed once."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, req = heapq.heappop(self._deadlines)
+            if self._by_id.get(req.request_id) is req:
+                expired.append(req)
+        return expired
+
+    def next_deadline(self) -> float | None:
+        """Tell when ``take_expired`` may have something next."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _remove_running(self, req: Req) -> None:
+        del self.running[bisect.bisect_left(self.running, _age(req), key=_age)]
+
+
+def _age(req: Req) -> int:
+    return req.order

@@ -1,0 +1,40 @@
+"""Owns what a scheduler is told once, at its start; owns no default of the command line."""
+
+from dataclasses import dataclass
+
+from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.contracts.ids import InstanceId, TokenId
+from mizzen_worker.contracts.messages import ModelIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """Fixed for the life of a loop.
+
+    ``max_chunk_tokens`` bounds the prompt tokens computed in one step. ``max_running`` is cut to
+    the runner's slots. ``is_audited`` recomputes every invariant after every step: for tests.
+    """
+
+    instance_id: InstanceId
+    identity: ModelIdentity
+    eos_token_ids: tuple[TokenId, ...]
+    max_running: int
+    max_queued: int
+    max_chunk_tokens: int
+    heartbeat_interval_s: float = 1.0
+    max_idle_wait_s: float = 0.5
+    max_messages_per_step: int = 1024
+    is_audited: bool = False
+
+    def require_fit(self, page_size: int) -> None:
+        """Refuse sizes that could never make progress."""
+        if self.max_chunk_tokens < page_size:
+            message = (
+                f"max_chunk_tokens {self.max_chunk_tokens} is smaller than a page; "
+                f"give at least the page size, {page_size}"
+            )
+            raise ConfigError(message)
+        for name, value in (("max_running", self.max_running), ("max_queued", self.max_queued)):
+            if value < 1:
+                message = f"{name}: {value} lets nothing run; give at least 1"
+                raise ConfigError(message)

@@ -1,0 +1,66 @@
+"""Owns the bundle of everything one scheduler works on; owns no rule about any of it.
+
+Each part has its one writer (see the package README); the bundle only saves passing seven things.
+"""
+
+from dataclasses import dataclass
+
+from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.messages import Capacity, Load
+from mizzen_worker.scheduler.counters import SchedulerCounters
+from mizzen_worker.scheduler.intake import max_request_tokens
+from mizzen_worker.scheduler.outbox import Outbox
+from mizzen_worker.scheduler.output_prediction import OutputPrediction
+from mizzen_worker.scheduler.residency import Residency
+from mizzen_worker.scheduler.roster import Roster
+from mizzen_worker.scheduler.settings import SchedulerSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """The parts of one scheduler."""
+
+    settings: SchedulerSettings
+    limits: RunnerLimits
+    roster: Roster
+    residency: Residency
+    outbox: Outbox
+    counters: SchedulerCounters
+    prediction: OutputPrediction
+
+    @property
+    def max_running(self) -> int:
+        """Count requests that may run at once."""
+        return min(self.settings.max_running, self.limits.max_slots)
+
+    def capacity(self) -> Capacity:
+        """Say what this worker can take."""
+        return Capacity(
+            max_running_requests=self.max_running,
+            max_queued_requests=self.settings.max_queued,
+            kv_tokens=self.limits.num_pages * self.limits.page_size,
+            context_length=max_request_tokens(self.limits),
+        )
+
+    def load(self, *, is_draining: bool) -> Load:
+        """Say how busy it is."""
+        return Load(
+            running_requests=len(self.roster.running),
+            queued_requests=len(self.roster.waiting),
+            kv_tokens_used=self.kv_tokens_used(),
+            is_draining=is_draining,
+        )
+
+    def kv_tokens_used(self) -> int:
+        """Count KV positions in pages that requests hold."""
+        cache = self.residency.cache
+        return (cache.num_pages - cache.num_available) * self.limits.page_size
+
+    def refresh_gauges(self) -> None:
+        """Bring the gauges among the counters up to date."""
+        self.counters.queued_requests = len(self.roster.waiting)
+        self.counters.running_requests = len(self.roster.running)
+        self.counters.kv_tokens_used = self.kv_tokens_used()
+        self.counters.kv_tokens_total = self.limits.num_pages * self.limits.page_size
+        cached_pages = self.residency.cache.num_cached
+        self.counters.kv_tokens_cached = cached_pages * self.limits.page_size
