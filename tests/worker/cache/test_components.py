@@ -4,6 +4,7 @@
 """
 
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from mizzen_worker.cache.check import check
 from mizzen_worker.cache.components.base import Merged, Span
 from mizzen_worker.cache.components.full import FullComponent
 from mizzen_worker.cache.page_key import Namespace, page_key
-from mizzen_worker.cache.tree_core import LockReceipt, UnifiedTreeCore
+from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.ids import Tick
 from mizzen_worker.memory.allocator import PageAllocator
+
+if TYPE_CHECKING:
+    from mizzen_worker.cache.results import LockReceipt
 
 _NONE = np.empty(0, dtype=np.int32)
 NAMESPACE = Namespace(model="m").digest()

@@ -1,6 +1,7 @@
 """Drives two replicas of a tree and a dictionary model of it, checking every answer."""
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -8,9 +9,12 @@ from mizzen_worker.cache.actions import Free
 from mizzen_worker.cache.check import check
 from mizzen_worker.cache.components.full import FullComponent
 from mizzen_worker.cache.page_key import Namespace, PageKey, page_key
-from mizzen_worker.cache.tree_core import LockReceipt, UnifiedTreeCore
+from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.ids import Tick
 from mizzen_worker.memory.allocator import PageAllocator
+
+if TYPE_CHECKING:
+    from mizzen_worker.cache.results import LockReceipt
 
 NAMESPACES = tuple(
     Namespace(model=model, salt=salt).digest() for model, salt in (("m", ""), ("m", "tenant"))

@@ -14,7 +14,8 @@ from mizzen_worker.cache.check import check
 from mizzen_worker.cache.components.full import FullComponent
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey
-from mizzen_worker.cache.tree_core import Match, UnifiedTreeCore
+from mizzen_worker.cache.results import Match
+from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Tick
 from mizzen_worker.memory.allocator import PageAllocator

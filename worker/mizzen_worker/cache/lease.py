@@ -10,7 +10,7 @@ Invariants: num_tree <= num_pages; num_synced <= num_pages; a closed lease has n
 import numpy as np
 import numpy.typing as npt
 
-from mizzen_worker.cache.tree_core import LockReceipt
+from mizzen_worker.cache.results import LockReceipt
 
 Int32Array = npt.NDArray[np.int32]
 

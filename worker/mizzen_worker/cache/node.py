@@ -14,6 +14,23 @@ from mizzen_worker.contracts.ids import NodeId, Tick
 Int32Array = npt.NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A frozen copy of a node for audits and tests."""
+
+    node_id: NodeId
+    parent_id: NodeId | None
+    child_ids: tuple[NodeId, ...]
+    child_keys: tuple[bytes, ...]
+    child_key: bytes
+    edge: bytes
+    start_page: int
+    end_page: int
+    values: tuple[Int32Array | None, ...]
+    locks: tuple[int, ...]
+    last_access: Tick
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
     """One edge of the tree and, per component (by index), its value and lock count."""
@@ -30,19 +47,18 @@ class Node:
     last_access: Tick
     children: "dict[bytes, Node]" = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A frozen copy of a node for audits and tests."""
-
-    node_id: NodeId
-    parent_id: NodeId | None
-    child_ids: tuple[NodeId, ...]
-    child_keys: tuple[bytes, ...]
-    child_key: bytes
-    edge: bytes
-    start_page: int
-    end_page: int
-    values: tuple[Int32Array | None, ...]
-    locks: tuple[int, ...]
-    last_access: Tick
+    def view(self) -> NodeView:
+        """Copy the node; the arrays are shared and not to be written."""
+        return NodeView(
+            node_id=self.node_id,
+            parent_id=None if self.parent is None else self.parent.node_id,
+            child_ids=tuple(child.node_id for child in self.children.values()),
+            child_keys=tuple(self.children),
+            child_key=self.child_key,
+            edge=self.edge,
+            start_page=self.start_page,
+            end_page=self.end_page,
+            values=tuple(self.values),
+            locks=tuple(self.locks),
+            last_access=self.last_access,
+        )

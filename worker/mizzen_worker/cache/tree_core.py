@@ -22,47 +22,13 @@ from mizzen_worker.cache.components.base import Component, Span
 from mizzen_worker.cache.eviction_order import EvictionOrder, Rank, least_recently_used
 from mizzen_worker.cache.node import Node, NodeView
 from mizzen_worker.cache.page_key import TOKEN_BYTES, PageKey, common_pages
+from mizzen_worker.cache.results import Evicted, Inserted, LockReceipt, Match
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import NodeId, Tick
 
 Int32Array = npt.NDArray[np.int32]
 
 ROOT = NodeId(0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """The longest usable prefix: ``num_pages`` from the root, ending inside or at ``node``."""
-
-    node: NodeId
-    num_pages: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inserted:
-    """The whole key is cached and ends at ``node``; units the tree did not take are in actions."""
-
-    node: NodeId
-    num_new_pages: int
-    actions: tuple[Action, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evicted:
-    """What left: units of the asked component, and what to do about them."""
-
-    num_units: int
-    actions: tuple[Action, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockReceipt:
-    """Proof of one lock; ``tops`` says, per component, from which page on it covers the path."""
-
-    receipt_id: int
-    node: NodeId
-    num_pages: int
-    tops: tuple[int, ...]
 
 
 class UnifiedTreeCore:
@@ -163,19 +129,7 @@ class UnifiedTreeCore:
     def views(self) -> Iterator[NodeView]:
         """Copy every node, in the order of creation: for audits."""
         for node in self._nodes.values():
-            yield NodeView(
-                node_id=node.node_id,
-                parent_id=None if node.parent is None else node.parent.node_id,
-                child_ids=tuple(child.node_id for child in node.children.values()),
-                child_keys=tuple(node.children),
-                child_key=node.child_key,
-                edge=node.edge,
-                start_page=node.start_page,
-                end_page=node.end_page,
-                values=tuple(node.values),
-                locks=tuple(node.locks),
-                last_access=node.last_access,
-            )
+            yield node.view()
 
     # Changing.
 

@@ -7,7 +7,7 @@ planned before the last one has settled. Invariant: a plan is empty only when no
 
 from dataclasses import dataclass
 
-from mizzen_worker.cache.tree_core import Match
+from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, chunk_length, decide

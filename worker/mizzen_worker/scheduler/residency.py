@@ -6,7 +6,7 @@ far as ``num_synced`` says.
 """
 
 from mizzen_worker.cache.controller import UnifiedRadixCache
-from mizzen_worker.cache.tree_core import Match
+from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.batch import PageWrite
 from mizzen_worker.memory.request_table import RequestTable
 from mizzen_worker.scheduler.req import Req, ReqState
