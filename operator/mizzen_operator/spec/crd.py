@@ -84,7 +84,8 @@ def _schema() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            # Declared, so that a rule about the name can point at it.
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": spec,
             "status": _status_schema(),
         },
@@ -103,9 +104,11 @@ def _cel(rule: Rule) -> dict[str, Any]:
         "message": rule.text(),
         "reason": "FieldValueForbidden" if forbidden else "FieldValueInvalid",
     }
-    # The path is relative to where the rule stands; the root's rules are about metadata, which
-    # the API server does not accept as a path.
-    return row if rule.at_root else {**row, "fieldPath": rule.field.removeprefix("spec")}
+    # The path is relative to where the rule stands.
+    return {
+        **row,
+        "fieldPath": f".{rule.field}" if rule.at_root else rule.field.removeprefix("spec"),
+    }
 
 
 def _without_marks(value: Any) -> Any:

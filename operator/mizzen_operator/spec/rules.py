@@ -206,8 +206,9 @@ _WRITTEN_RULES = (
     Rule(
         id="rollout-stuck",
         field="spec.worker.rollout",
-        cel="!(self.worker.rollout.maxSurge in [0, '0%'] && "
-        "self.worker.rollout.maxUnavailable in [0, '0%'])",
+        cel="!((self.worker.rollout.maxSurge == 0 || self.worker.rollout.maxSurge == '0%') && "
+        "(self.worker.rollout.maxUnavailable == 0 || "
+        "self.worker.rollout.maxUnavailable == '0%'))",
         holds=lambda service: (
             not (
                 _is_zero(service.spec.worker.rollout.max_surge)

@@ -8,7 +8,10 @@ from typing import Any
 
 from mizzen_operator.spec.model import Spec
 
-_DROPPED = frozenset({"title", "additionalProperties", "$defs", "prefixItems"})
+# A structural schema cannot bound the keys of a map: the API server takes any, the model refuses.
+_DROPPED = frozenset(
+    {"title", "additionalProperties", "patternProperties", "propertyNames", "$defs"}
+)
 _LIST_KEYS = {"env": "name", "imagePullSecrets": "name"}
 
 
@@ -31,11 +34,8 @@ def _structural(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
             name: _property(item, definitions, is_required=name in part.get("required", ()))
             for name, item in part["properties"].items()
         }
-    elif isinstance(part.get("additionalProperties"), Mapping):
-        made["additionalProperties"] = _structural(part["additionalProperties"], definitions)
-        # A bound on the keys' length has no place in a structural schema.
-        made.pop("propertyNames", None)
-        made.pop("patternProperties", None)
+    elif (values := _map_values(part)) is not None:
+        made["additionalProperties"] = _structural(values, definitions)
     if isinstance(part.get("items"), Mapping):
         made["items"] = _structural(part["items"], definitions)
     if made.get("type") == "integer":
@@ -43,11 +43,17 @@ def _structural(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict
     return made
 
 
+def _map_values(part: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Schema of a map's values; None for what is not a map."""
+    choices = [part.get("additionalProperties"), *part.get("patternProperties", {}).values()]
+    return next((choice for choice in choices if isinstance(choice, Mapping)), None)
+
+
 def _property(
     part: Mapping[str, Any], definitions: Mapping[str, Any], *, is_required: bool
 ) -> dict[str, Any]:
     made = _structural(part, definitions)
-    if made.get("default", ...) is None:
+    if made.get("default", ...) in (None, []):
         del made["default"]
     is_filled = "properties" in made and not is_required and not _is_optional(part)
     if is_filled and "default" not in made:

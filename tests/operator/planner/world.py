@@ -1,0 +1,189 @@
+"""Owns a small world in which plans are carried out and groups start, fail and end.
+
+It does what the API server and the StatefulSet controller do as far as a plan can see: it refuses
+a delete whose preconditions are stale, and a deleted group stays until it has drained.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mizzen_operator.observed import (
+    Child,
+    DeploymentFacts,
+    Observed,
+    ObservedService,
+    PodFacts,
+    StatefulSetFacts,
+)
+from mizzen_operator.planner.groups import Group, groups_of
+from mizzen_operator.planner.model import Plan
+from mizzen_operator.planner.plan import plan
+from mizzen_operator.render import labels
+from mizzen_operator.spec.resolve import Resolved
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class World:
+    """All objects of one service."""
+
+    service: Resolved
+    now: datetime = START
+    children: dict[tuple[str, str], Child] = field(default_factory=dict)
+    replicas: dict[str, int] = field(default_factory=dict)
+    ready: dict[str, int] = field(default_factory=dict)
+    hashes: dict[tuple[str, str], str] = field(default_factory=dict)
+    pods: list[PodFacts] = field(default_factory=list)
+    num_writes: int = 0
+    next_id: int = 0
+
+    def _id(self) -> str:
+        self.next_id += 1
+        return str(self.next_id)
+
+    def observed(self) -> Observed:
+        """The snapshot that a reconcile would see."""
+        sets = [child for key, child in self.children.items() if key[0] == "StatefulSet"]
+        deployments = [child for key, child in self.children.items() if key[0] == "Deployment"]
+        return Observed(
+            service=ObservedService(
+                name=self.service.name,
+                namespace=self.service.namespace,
+                uid=self.service.uid,
+                resource_version="1",
+                generation=self.service.generation,
+            ),
+            children=tuple(self.children.values()),
+            stateful_sets=tuple(
+                StatefulSetFacts(
+                    child=child,
+                    replicas=self.replicas[child.name],
+                    ready_replicas=self.ready.get(child.name, 0),
+                    update_revision="r1",
+                )
+                for child in sets
+            ),
+            deployments=tuple(
+                DeploymentFacts(
+                    child=child,
+                    replicas=self.replicas[child.name],
+                    ready_replicas=self.ready.get(child.name, 0),
+                    updated_replicas=self.ready.get(child.name, 0),
+                    is_observed=True,
+                )
+                for child in deployments
+            ),
+            pods=tuple(self.pods),
+        )
+
+    def groups(self) -> list[Group]:
+        """The worker groups now."""
+        return groups_of(self.observed())
+
+    def plan(self) -> Plan:
+        """The plan for the world as it is."""
+        return plan(self.service, self.observed(), self.now)
+
+    def carry_out(self, wanted: Plan) -> None:
+        """Apply what differs, delete what is still as it was seen."""
+        for obj in wanted.apply:
+            self._apply(obj)
+        for item in wanted.delete:
+            child = self.children[item.kind, item.name]
+            assert (child.uid, child.resource_version) == (item.uid, item.resource_version)
+            self.num_writes += 1
+            if item.kind == "StatefulSet":
+                self._change(item.name, deleting=True)
+            else:
+                del self.children[item.kind, item.name]
+
+    def _apply(self, obj: Mapping[str, Any]) -> None:
+        meta = obj["metadata"]
+        key = (obj["kind"], meta["name"])
+        known = self.children.get(key)
+        if known and known.annotations == meta["annotations"]:
+            return
+        assert known is None or not known.deleting, f"{key} is ending"
+        self.num_writes += 1
+        self.children[key] = Child(
+            api_version=obj["apiVersion"],
+            kind=obj["kind"],
+            name=meta["name"],
+            uid=known.uid if known else f"uid-{self._id()}",
+            resource_version=self._id(),
+            owner_uid=meta["ownerReferences"][0]["uid"],
+            labels=meta["labels"],
+            annotations=meta["annotations"],
+            created_at=known.created_at if known else self.now,
+        )
+        if key[0] in ("StatefulSet", "Deployment"):
+            self.replicas[key[1]] = obj["spec"]["replicas"]
+            if key[0] == "Deployment":
+                self.ready[key[1]] = 0
+
+    def _change(self, name: str, *, deleting: bool = False) -> None:
+        child = self.children["StatefulSet", name]
+        self.children["StatefulSet", name] = replace(
+            child, resource_version=self._id(), deleting=child.deleting or deleting
+        )
+
+    def set_ready(self, name: str, *, ready: bool) -> None:
+        """A group's pods become ready or stop being so."""
+        self.ready[name] = self.replicas[name] if ready else 0
+        self._change(name)
+
+    def end(self, name: str) -> None:
+        """A leaving group has drained and is gone."""
+        assert self.children["StatefulSet", name].deleting
+        del self.children["StatefulSet", name]
+        self.ready.pop(name, None)
+
+    def settle(self, broken: frozenset[str] = frozenset()) -> None:
+        """Everything that is under way comes to its end; groups of broken revisions never start."""
+        self.now += timedelta(seconds=10)
+        for group in self.groups():
+            if group.is_leaving:
+                self.end(group.name)
+            elif not group.is_ready and group.revision not in broken:
+                self.set_ready(group.name, ready=True)
+        for kind, name in self.children:
+            if kind == "Deployment":
+                self.ready[name] = self.replicas[name]
+
+    def run(self, broken: frozenset[str] = frozenset(), max_rounds: int = 60) -> int:
+        """Plan and settle until nothing is written and nothing moves; the number of rounds."""
+        for rounds in range(max_rounds):
+            before = (self.num_writes, self._moving(broken))
+            self.carry_out(self.plan())
+            self.settle(broken)
+            if before == (self.num_writes, False):
+                return rounds
+        message = f"still moving after {max_rounds} rounds: {[g.name for g in self.groups()]}"
+        raise AssertionError(message)
+
+    def _moving(self, broken: frozenset[str]) -> bool:
+        return any(
+            group.is_leaving or (not group.is_ready and group.revision not in broken)
+            for group in self.groups()
+        )
+
+
+def adopt(world: World, child: Child) -> None:
+    """Put an object into the world that the planner did not make."""
+    world.children[child.kind, child.name] = child
+
+
+def foreign(name: str, kind: str, owner_uid: str, **more: str) -> Child:
+    """An object of somebody else, or an orphan of ours."""
+    return Child(
+        api_version="v1",
+        kind=kind,
+        name=name,
+        uid=f"uid-{name}",
+        resource_version="1",
+        owner_uid=owner_uid,
+        labels={labels.SERVICE_UID: owner_uid, **more},
+    )

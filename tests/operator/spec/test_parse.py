@@ -1,0 +1,68 @@
+"""Parsing names the field, the value and what to do; nulls count as absent."""
+
+from typing import Any
+
+import pytest
+from tests.operator.spec.rule_examples import document
+
+from mizzen_operator.errors import SpecError
+from mizzen_operator.spec.model import Topology
+from mizzen_operator.spec.parse import parse
+
+
+def _problems(patch: dict[str, Any]) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        parse(document(patch))
+    return [problem.sentence() for problem in caught.value.problems]
+
+
+def test_an_unknown_field_is_named_with_its_value() -> None:
+    (sentence,) = _problems({"spec": {"worker": {"gpus": 2}}})
+    assert sentence.startswith("spec.worker.gpus: is not a field of this version (found 2)")
+
+
+def test_a_wrong_value_in_a_list_is_named_with_its_index() -> None:
+    (sentence,) = _problems({"spec": {"engine": {"env": [{"name": "A"}, {"name": "1B"}]}}})
+    assert sentence.startswith("spec.engine.env[1].name: ")
+    assert "1B" in sentence
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    assert len(_problems({"spec": {"replicas": -1, "paused": 3, "networkPolicy": "x"}})) == 3
+
+
+def test_nulls_count_as_absent() -> None:
+    service = parse(document({"spec": {}}))
+    body = document({"spec": {"worker": {"gpu": {"countPerNode": 1}}}})
+    body["spec"]["engine"] = None
+    body["spec"]["worker"]["rollout"] = None
+    parsed = parse(body)
+    assert parsed.spec.engine == service.spec.engine
+    assert parsed.spec.worker.rollout == service.spec.worker.rollout
+
+
+def test_metadata_is_taken_over() -> None:
+    body = document({"metadata": {"uid": "u-1", "generation": 7}, "spec": {"topology": "Split"}})
+    service = parse(body)
+    assert (service.name, service.namespace, service.uid, service.generation) == (
+        "demo",
+        "default",
+        "u-1",
+        7,
+    )
+    assert service.spec.topology is Topology.SPLIT
+
+
+@pytest.mark.parametrize(
+    ("patch", "field"),
+    [
+        ({"kind": "Service"}, "apiVersion"),
+        ({"apiVersion": "serving.mizzen.dev/v2"}, "apiVersion"),
+        ({"spec": None}, "spec"),
+        ({"metadata": None}, "metadata.name"),
+        ({"spec": "text"}, "spec"),
+    ],
+)
+def test_objects_of_another_form_are_refused(patch: dict[str, Any], field: str) -> None:
+    (sentence,) = _problems(patch)
+    assert sentence.startswith(f"{field}: ")
