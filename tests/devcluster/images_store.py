@@ -1,0 +1,177 @@
+"""Owns buildah's store of our images: one private folder, built under a lock, read as plain files.
+
+Not here: what is built (images.py), how a node gets it (images_load.py). Layers lie unpacked in
+the store, so that a node can share their files: nothing is ever packed into an archive.
+
+Invariants: everything in the store was made by us, so what an interrupted build left may be removed
+at any time by whoever holds the lock; the user's own buildah or podman images are never touched.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.devcluster.folders import Lock
+
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+Say = Callable[[str], None]
+
+
+class ImageError(RuntimeError):
+    """An image cannot be built or read; the message says what failed and where its output is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One unpacked layer: the digest of its uncompressed archive, and its files."""
+
+    diff_id: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """One image of the store, lowest layer first."""
+
+    name: str
+    manifest: bytes
+    config: bytes
+    layers: tuple[Layer, ...]
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.manifest)
+
+
+def digest_of(blob: bytes) -> str:
+    """Name a blob as registries do."""
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+class ImageStore:
+    """buildah with our own storage folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._storage = root / "storage"
+        self._scratch = root / "scratch"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the store; what a killed build left behind is removed first."""
+        lock = Lock.take(self._root / "lock")
+        try:
+            self._configure()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.mkdir(parents=True)
+            self._run(["rm", "--all"], say=lambda _: None)
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for one build, emptied when the next one starts."""
+        return self._scratch
+
+    def _configure(self) -> None:
+        self._root.mkdir(parents=True, exist_ok=True)
+        run = Path("/run/mizzen-images") / hashlib.sha256(bytes(self._root)).hexdigest()[:12]
+        (self._root / "storage.conf").write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{self._storage}"\nrunroot = "{run}"\n'
+            '[storage.options.overlay]\nmountopt = "nodev"\n'
+        )
+
+    def names(self) -> set[str]:
+        """Return every tagged image as repository:tag."""
+        listed = json.loads(self._run(["images", "--json"], say=lambda _: None) or "[]")
+        return {name for image in listed or () for name in image.get("names") or ()}
+
+    def has(self, name: str) -> bool:
+        return name in self.names()
+
+    def build(self, *, arguments: Sequence[str], context: Path, say: Say) -> None:
+        """Build a Dockerfile with layers, without asking any registry."""
+        certificates = ["--volume", f"{CA_BUNDLE}:{CA_BUNDLE}:ro"] if CA_BUNDLE.is_file() else []
+        self._run(
+            [
+                *("build", "--layers", "--pull-never", "--isolation", "chroot"),
+                *certificates,
+                *arguments,
+                str(context),
+            ],
+            say=say,
+        )
+
+    def from_folder(self, name: str, folder: Path) -> None:
+        """Make an image of one layer out of a folder."""
+        container = self._run(["from", "scratch"], say=lambda _: None).strip()
+        self._run(["add", "--quiet", container, str(folder), "/"], say=lambda _: None)
+        self._run(["commit", "--quiet", "--rm", container, name], say=lambda _: None)
+
+    def remove_others(self, keep: str) -> None:
+        """Remove older images of the same repository, with the layers that only they need."""
+        repository = keep.rpartition(":")[0]
+        for name in self.names():
+            if name != keep and name.rpartition(":")[0] == repository:
+                self._run(["rmi", name], say=lambda _: None)
+
+    def read(self, name: str) -> Image:
+        """Return an image: its documents byte for byte and where its layers lie."""
+        described = json.loads(self._run(["inspect", "--type", "image", name], say=lambda _: None))
+        config, manifest = described["Config"].encode(), described["Manifest"].encode()
+        if json.loads(manifest)["config"]["digest"] != digest_of(config):
+            raise ImageError(f"{name}: its configuration does not fit its manifest: run make clean")
+        layers = self._layers(described["FromImageID"])
+        if [layer.diff_id for layer in layers] != json.loads(config)["rootfs"]["diff_ids"]:
+            raise ImageError(f"{name}: its layers do not fit its configuration: run make clean")
+        return Image(name=name, manifest=manifest, config=config, layers=layers)
+
+    def _layers(self, image_id: str) -> tuple[Layer, ...]:
+        images = json.loads((self._storage / "overlay-images" / "images.json").read_text())
+        known = json.loads((self._storage / "overlay-layers" / "layers.json").read_text())
+        by_id = {layer["id"]: layer for layer in known}
+        top: str | None = next(image["layer"] for image in images if image["id"] == image_id)
+        found: list[Layer] = []
+        while top:
+            layer = by_id[top]
+            folder = self._storage / "overlay" / top / "diff"
+            if "diff-digest" in layer:  # a record without one holds no files
+                found.append(Layer(diff_id=layer["diff-digest"], folder=folder))
+            top = layer.get("parent")
+        return tuple(reversed(found))
+
+    def _run(self, arguments: Sequence[str], *, say: Say) -> str:
+        """Run buildah; its last lines are the error when it fails."""
+        environment = os.environ | {
+            "CONTAINERS_STORAGE_CONF": str(self._root / "storage.conf"),
+            "TMPDIR": str(self._scratch),
+        }
+        try:
+            process = subprocess.Popen(
+                ["buildah", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        except FileNotFoundError as error:
+            raise ImageError("buildah is not installed: run make setup") from error
+        lines: list[str] = []
+        assert process.stdout is not None
+        with process:
+            for line in process.stdout:
+                lines.append(line)
+                say(line.rstrip())
+        if process.returncode != 0:
+            tail = "".join(lines[-12:]).strip()
+            raise ImageError(f"buildah {arguments[0]} failed ({process.returncode}): {tail}")
+        return "".join(lines)
