@@ -62,6 +62,10 @@ FLAG_THREADS = "--threads"
 FLAG_TENSOR_PARALLEL = "--tensor-parallel-size"
 FLAG_PIPELINE_PARALLEL = "--pipeline-parallel-size"
 FLAG_DATA_PARALLEL = "--data-parallel-size"
+FLAG_DEVICE = "--device"
+FLAG_DRAIN_MODE = "--drain-mode"
+FLAG_DRAIN_DEADLINE = "--drain-deadline"
+"""Seconds that a drain may take; below the pod's grace period."""
 
 OWNED_FLAGS = (
     FLAG_MODEL,
@@ -81,7 +85,15 @@ OWNED_FLAGS = (
     FLAG_TENSOR_PARALLEL,
     FLAG_PIPELINE_PARALLEL,
     FLAG_DATA_PARALLEL,
+    FLAG_DEVICE,
+    FLAG_DRAIN_MODE,
+    FLAG_DRAIN_DEADLINE,
 )
 """Flags that the operator sets from fields of the spec; ``spec.engine.args`` may not."""
 
 OWNED_ENV_PREFIX = "MIZZEN_"
+
+DRAIN_HANDBACK = "handback"
+DRAIN_FINISH = "finish"
+DEVICE_CPU = "cpu"
+DEVICE_GPU = "cuda"

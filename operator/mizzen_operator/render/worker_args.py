@@ -6,15 +6,22 @@ Does not own flags' spelling (``worker_contract``). Arguments that a user wrote 
 import math
 
 from mizzen_operator.render.names import leader_service_name
-from mizzen_operator.render.pod import DIR_KEYS, model_path
+from mizzen_operator.render.pod import DIR_KEYS, drain_seconds, model_path
 from mizzen_operator.spec.quantity import quantity_value
 from mizzen_operator.spec.resolve import Resolved
 from mizzen_operator.worker_contract import (
+    DEVICE_CPU,
+    DEVICE_GPU,
+    DRAIN_FINISH,
+    DRAIN_HANDBACK,
     FLAG_ADMIN_HOST,
     FLAG_ADMIN_PORT,
     FLAG_CONTEXT_LENGTH,
     FLAG_CURVE_DIR,
     FLAG_DATA_PARALLEL,
+    FLAG_DEVICE,
+    FLAG_DRAIN_DEADLINE,
+    FLAG_DRAIN_MODE,
     FLAG_DTYPE,
     FLAG_HTTP_HOST,
     FLAG_HTTP_PORT,
@@ -37,20 +44,30 @@ ANY_ADDRESS = "0.0.0.0"
 
 def unified_args(resolved: Resolved) -> tuple[str, ...]:
     """Arguments of a pod that serves everything."""
-    return (*_model(resolved), *_http(resolved), *_admin(), *_engine(resolved))
+    return (
+        *_model(resolved),
+        *_http(resolved),
+        *_admin(resolved, DRAIN_FINISH),
+        *_engine(resolved),
+    )
 
 
 def worker_args(resolved: Resolved) -> tuple[str, ...]:
     """Arguments of a worker pod of topology Split."""
     listen = (FLAG_LISTEN, f"tcp://{ANY_ADDRESS}:{PORT_WORKER}", FLAG_CURVE_DIR, DIR_KEYS)
-    return (*_model(resolved), *listen, *_admin(), *_engine(resolved))
+    return (
+        *_model(resolved),
+        *listen,
+        *_admin(resolved, DRAIN_HANDBACK),
+        *_engine(resolved),
+    )
 
 
 def tokenizer_args(resolved: Resolved) -> tuple[str, ...]:
     """Arguments of a tokenizer pod."""
     leaders = f"{leader_service_name(resolved, resolved.cohort)}.{resolved.namespace}.svc"
     workers = (FLAG_WORKERS, f"tcp://{leaders}:{PORT_WORKER}", FLAG_CURVE_DIR, DIR_KEYS)
-    return (*_model(resolved), *_http(resolved), *_admin(), *workers)
+    return (*_model(resolved), *_http(resolved), *_admin(resolved, DRAIN_FINISH), *workers)
 
 
 def _model(resolved: Resolved) -> tuple[str, ...]:
@@ -64,13 +81,19 @@ def _http(resolved: Resolved) -> tuple[str, ...]:
     )
 
 
-def _admin() -> tuple[str, ...]:
-    return (FLAG_ADMIN_HOST, ANY_ADDRESS, FLAG_ADMIN_PORT, str(PORT_ADMIN))
+def _admin(resolved: Resolved, drain_mode: str) -> tuple[str, ...]:
+    """A worker hands its requests back to be resumed; clients' own streams can only be finished."""
+    return (
+        *(FLAG_ADMIN_HOST, ANY_ADDRESS, FLAG_ADMIN_PORT, str(PORT_ADMIN)),
+        *(FLAG_DRAIN_MODE, drain_mode, FLAG_DRAIN_DEADLINE, str(drain_seconds(resolved))),
+    )
 
 
 def _engine(resolved: Resolved) -> tuple[str, ...]:
     engine, plan = resolved.spec.engine, resolved.spec.worker.parallelism
+    has_gpu = resolved.spec.worker.gpu.count_per_node > 0
     optional = {
+        FLAG_DEVICE: DEVICE_GPU if has_gpu else DEVICE_CPU,
         FLAG_CONTEXT_LENGTH: engine.context_length,
         FLAG_PAGE_SIZE: engine.page_size,
         FLAG_KV_TOKENS: engine.kv_tokens,

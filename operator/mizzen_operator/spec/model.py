@@ -116,9 +116,9 @@ class Engine(StrictModel):
     """Longest prompt plus answer in tokens; the model's own limit when absent."""
     page_size: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Tokens per page of KV memory; chosen by the engine when absent."""
-    kv_tokens: Annotated[int | None, Field(ge=1, le=1_073_741_824)] = None
-    """Tokens that fit into KV memory; computed from free memory when absent."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    kv_tokens: Annotated[int | None, Field(ge=16, le=1_073_741_824)] = None
+    """Tokens that fit into KV memory; the engine's default when absent."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of weights and activations."""
     startup_deadline_seconds: Annotated[int, Field(ge=60, le=14_400)] = 3600
     """Longest time from a container's start until the model is loaded; then it is restarted."""
@@ -234,7 +234,8 @@ class Spec(StrictModel):
 
     topology: Topology = Topology.UNIFIED
     """Unified: each pod serves everything. Split: tokenizer pods and worker groups.
-    Disaggregated: not available in this version."""
+    Disaggregated: not available in this version. A change interrupts the service until pods of
+    the new shape are ready."""
     replicas: Annotated[int, Field(ge=0, le=999)] = 1
     """Number of worker groups; also set by kubectl scale."""
     paused: bool = False

@@ -112,6 +112,8 @@ def is_tokenizer_complete(view: View) -> bool:
 def _model_ready(view: View) -> Verdict:
     source = view.resolved.spec.model.source.pvc
     assert source is not None, "the rules let only a claim through"
+    if view.ready_groups:
+        return yes(MODEL_READY, "Loaded", f"{view.ready_groups} worker groups have loaded it")
     if not view.observed.claims_known:
         return unknown(MODEL_READY, "NotLookedAt", f"claim {source.claim_name} is not read yet")
     claim = next((item for item in view.observed.claims if item.name == source.claim_name), None)
