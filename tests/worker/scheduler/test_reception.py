@@ -1,0 +1,162 @@
+"""Attach, heartbeats and control verbs."""
+
+import pytest
+from tests.worker.scheduler.harness import IDENTITY, OTHER_PEER, PEER, Harness, make_submit
+
+from mizzen_worker.contracts.messages import (
+    Control,
+    ControlVerb,
+    HandBack,
+    HandBackCause,
+    Heartbeat,
+    Hello,
+    Reply,
+)
+from mizzen_worker.contracts.request import FinishKind
+
+
+def _control(harness: Harness, verb: ControlVerb, **arguments: str) -> Reply:
+    harness.control(Control(control_id=7, verb=verb, arguments=arguments))
+    harness.step()
+    replies = [message for _, message in harness.others if isinstance(message, Reply)]
+    assert replies[-1].control_id == 7
+    return replies[-1]
+
+
+def test_attach_is_answered_by_hello() -> None:
+    harness = Harness(page_size=4, num_pages=10, max_slots=3, max_queued=5, context_length=32)
+    harness.step()
+    peer, hello = harness.others[0]
+    assert isinstance(hello, Hello)
+    assert (peer, hello.identity) == (PEER, IDENTITY)
+    assert hello.capacity.kv_tokens == 40
+    assert hello.capacity.context_length == 32
+    assert (hello.capacity.max_running_requests, hello.capacity.max_queued_requests) == (3, 5)
+
+
+def test_another_wire_version_is_refused_and_stays_unattached() -> None:
+    harness = Harness(attach=False)
+    harness.attach(PEER, wire_version=99)
+    attempt = harness.submit(make_submit("a", [1]))
+    harness.step()
+    _, reply = harness.others[0]
+    assert isinstance(reply, Reply)
+    assert (reply.control_id, reply.is_ok) == (0, False)
+    assert "wire_version: 99" in reply.message
+    assert isinstance(attempt.terminals[0], HandBack)
+
+
+def test_a_peer_of_an_earlier_life_is_told_of_the_restart() -> None:
+    harness = Harness(attach=False)
+    attempt = harness.submit(make_submit("a", [1]))
+    harness.step()
+    assert attempt.terminals[0].cause is HandBackCause.RESTARTING
+
+
+def test_heartbeats_carry_the_load_once_a_second_to_every_peer() -> None:
+    harness = Harness(page_size=4)
+    harness.submit(make_submit("a", range(9), ignore_eos=True, max_new_tokens=500))
+    for tenth in range(25):
+        harness.now = tenth / 10
+        harness.step()
+    beats = [(peer, m.load) for peer, m in harness.others if isinstance(m, Heartbeat)]
+    assert [peer for peer, _ in beats] == [PEER, OTHER_PEER] * 3
+    load = beats[-1][1]
+    assert (load.running_requests, load.queued_requests) == (1, 0)
+    assert load.kv_tokens_used >= 9 + 20
+
+
+def test_an_idle_loop_waits_but_never_past_the_next_heartbeat() -> None:
+    harness = Harness()
+    harness.step()
+    harness.now = 0.9
+    harness.step()
+    assert harness.endpoint.waits[-1] == pytest.approx(0.1)
+    harness.submit(make_submit("a", [1], ignore_eos=True))
+    harness.step()
+    harness.step()
+    assert harness.endpoint.waits[-1] == 0.0
+
+
+def test_flush_frees_what_no_request_uses() -> None:
+    harness = Harness(page_size=4)
+    harness.submit(make_submit("a", range(40), ignore_eos=True))
+    harness.run()
+    reply = _control(harness, ControlVerb.FLUSH_CACHE)
+    assert reply.is_ok
+    assert reply.facts == {"freed_kv_tokens": "56"}
+    again = harness.submit(make_submit("b", range(40)))
+    harness.run()
+    assert again.finished.usage.cached_tokens == 0
+
+
+def test_describe_tells_identity_and_counters() -> None:
+    harness = Harness()
+    harness.submit(make_submit("a", [1, 2], ignore_eos=True, max_new_tokens=5))
+    harness.run()
+    facts = _control(harness, ControlVerb.DESCRIBE).facts
+    assert facts["fingerprint"] == IDENTITY.fingerprint
+    assert facts["generated_tokens"] == "5"
+    assert facts["finished_requests.length"] == "1"
+
+
+def test_drain_by_handing_back_ends_everything_at_once() -> None:
+    harness = Harness(max_slots=1)
+    attempts = [harness.submit(make_submit(f"r{i}", [i], ignore_eos=True)) for i in range(3)]
+    harness.step()
+    reply = _control(harness, ControlVerb.DRAIN, mode="handback")
+    assert reply.facts["live_requests"] == "3"
+    assert {a.terminals[0].cause for a in attempts} == {HandBackCause.DRAINING}
+    assert attempts[0].output == harness.expected(attempts[0].submit)[: len(attempts[0].output)]
+    assert harness.loop.is_drained
+    late = harness.submit(make_submit("late", [1]))
+    harness.step()
+    assert late.terminals[0].cause is HandBackCause.DRAINING
+    harness.assert_idle_and_whole()
+
+
+def test_drain_by_finishing_serves_what_is_live_and_refuses_what_comes() -> None:
+    harness = Harness(max_slots=1)
+    live = [harness.submit(make_submit(f"r{i}", [i])) for i in range(3)]
+    harness.step()
+    _control(harness, ControlVerb.DRAIN, mode="finish")
+    late = harness.submit(make_submit("late", [1]))
+    assert not harness.loop.is_drained
+    harness.run()
+    assert harness.loop.is_drained
+    assert all(a.output == harness.expected(a.submit) for a in live)
+    assert late.terminals[0].cause is HandBackCause.DRAINING
+
+
+def test_a_drain_deadline_hands_back_what_is_left() -> None:
+    harness = Harness()
+    attempt = harness.submit(make_submit("a", [1], ignore_eos=True, max_new_tokens=900))
+    harness.step()
+    _control(harness, ControlVerb.DRAIN, mode="finish", deadline_s="30")
+    harness.now = 29.0
+    harness.step()
+    assert not attempt.terminals
+    harness.now = 30.0
+    harness.step()
+    assert attempt.terminals[0].cause is HandBackCause.DRAINING
+    assert harness.loop.is_drained
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"mode": "later"}, "mode: 'later' is not known; use handback or finish"),
+        ({"deadline_s": "-1"}, "deadline_s: '-1'"),
+        ({"deadline_s": "soon"}, "deadline_s: 'soon'"),
+        ({"deadline_s": "nan"}, "deadline_s: 'nan'"),
+        ({"when": "now"}, "unknown argument 'when'"),
+    ],
+)
+def test_a_wrong_drain_is_refused_and_changes_nothing(arguments, words: str) -> None:
+    harness = Harness()
+    reply = _control(harness, ControlVerb.DRAIN, **arguments)
+    assert not reply.is_ok
+    assert words in reply.message
+    attempt = harness.submit(make_submit("a", [1, 2]))
+    harness.run()
+    assert attempt.finished.reason.kind is not FinishKind.ERROR
