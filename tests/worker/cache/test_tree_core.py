@@ -1,5 +1,7 @@
 """Behaviour of the tree core that a random walk would rarely show clearly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,8 @@ def test_a_receipt_counts_once() -> None:
     core.unlock(receipt)
     with pytest.raises(InvariantError, match="not outstanding"):
         core.unlock(receipt)
+    with pytest.raises(InvariantError, match="not outstanding"):
+        core.unlock(replace(other, node=ROOT))
     assert core.num_protected(0) == 1
     core.unlock(other)
     assert check(core) == []

@@ -319,3 +319,12 @@ def test_a_device_error_leaves_the_loop() -> None:
     harness.runner.settle_failure = DeviceError("the device is gone")
     with pytest.raises(DeviceError):
         harness.step()
+
+
+def test_deadlines_of_ended_requests_are_forgotten() -> None:
+    harness = Harness()
+    for number in range(300):
+        harness.submit(make_submit(f"r{number}", [1], max_new_tokens=1, deadline_s=1e6))
+        harness.step()
+    assert len(harness.loop._state.roster._deadlines) < 100
+    harness.assert_all_served()

@@ -69,8 +69,8 @@ class UnifiedTreeCore:
         """Find the longest prefix that every component can use. O(edges on the path)."""
         tokens, prefix, offset = key.tokens, key.namespace, 0
         walks = [component.start_match() for component in self.components]
-        node = self._root
-        best = Match(node=ROOT, num_pages=0)
+        node = best_node = self._root
+        best_pages = 0
         while offset < len(tokens):
             child = node.children.get(prefix + tokens[offset : offset + self._page_bytes])
             if child is None:
@@ -81,11 +81,11 @@ class UnifiedTreeCore:
             for walk, value in zip(walks, child.values, strict=True):
                 is_usable &= walk.usable(value, num_pages, num_matched)
             if is_usable:
-                best = Match(node=child.node_id, num_pages=child.start_page + num_matched)
+                best_node, best_pages = child, child.start_page + num_matched
             if num_matched < num_pages:
                 break
             node, prefix, offset = child, b"", offset + len(child.edge)
-        return best
+        return Match(node=best_node.node_id, num_pages=best_pages)
 
     def pages(self, node_id: NodeId, num_pages: int) -> Int32Array:
         """Join the backbone's units of the first ``num_pages`` pages of a path [num_pages]."""

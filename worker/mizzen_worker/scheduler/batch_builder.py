@@ -46,14 +46,13 @@ def _mode(plan: Plan) -> ForwardMode:
 
 def _extend_row(row: PlannedRow) -> BatchRow:
     req = row.req
-    end = req.num_kv + row.num_new
     return BatchRow(
         request_id=req.request_id,
         slot=row.slot,
         start=req.num_kv,
         num_new=row.num_new,
-        token_ids=req.tokens(req.num_kv, end),
-        is_sampled=end == req.num_tokens,
+        token_ids=req.tokens(req.num_kv, req.num_kv + row.num_new),
+        is_sampled=row.is_sampled,
     )
 
 

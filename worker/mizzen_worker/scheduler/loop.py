@@ -147,6 +147,8 @@ class SchedulerLoop:
         self._step = step
         for row in plan.rows():
             row.req.num_kv += row.num_new
+            if row.is_sampled and row.req.state is ReqState.PREFILLING:
+                row.req.move(ReqState.DECODING)
         return Launched(step=step, plan=plan, pending=pending, launched_at=launched_at)
 
     def _settle(self, launched: Launched) -> None:
@@ -159,8 +161,7 @@ class SchedulerLoop:
         sampled = iter(result.sampled_ids.tolist())
         for row in plan.extends:
             counters.prefilled_tokens += row.num_new
-            if row.req.num_kv == row.req.num_tokens:
-                row.req.move(ReqState.DECODING)
+            if row.is_sampled:
                 self._take_token(row.req, next(sampled))
             if row.req.is_running:
                 self._state.residency.checkpoint(row.req)
@@ -213,8 +214,7 @@ def _build_residency(runner: Runner) -> Residency:
 
 def _require_complete(launched: Launched, result: StepResult) -> None:
     plan = launched.plan
-    num_final = sum(row.req.num_kv == row.req.num_tokens for row in plan.extends)
-    wanted = (launched.step, num_final + len(plan.decodes))
+    wanted = (launched.step, sum(row.is_sampled for row in plan.rows()))
     if (result.step, len(result.sampled_ids)) != wanted:
         message = f"step {result.step} gave {len(result.sampled_ids)} tokens; wanted {wanted}"
         raise InvariantError([message])

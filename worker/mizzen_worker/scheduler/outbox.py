@@ -31,8 +31,7 @@ class Outbox:
         if start == end:
             return
         req.num_reported = end
-        new = req.tokens(req.num_prompt + start, req.num_tokens).tolist()
-        event = TokenEvent(req.request_id, req.generation, start, tuple(new))
+        event = TokenEvent(req.request_id, req.generation, start, req.output(start))
         self._tokens.setdefault(req.peer, []).append(event)
 
     def report_finished(self, req: Req, reason: FinishReason) -> None:

@@ -23,6 +23,8 @@ class PlannedRow:
     req: Req
     slot: SlotIndex
     num_new: int
+    is_sampled: bool
+    """It ends at the newest known token, so the step gives the next one."""
     is_entering: bool
 
 
@@ -173,4 +175,10 @@ class Planner:
 
 def _row(req: Req, num_new: int, *, is_entering: bool = False) -> PlannedRow:
     slot, _ = req.held()
-    return PlannedRow(req=req, slot=slot, num_new=num_new, is_entering=is_entering)
+    return PlannedRow(
+        req=req,
+        slot=slot,
+        num_new=num_new,
+        is_sampled=req.state is ReqState.DECODING or req.num_kv + num_new == req.num_tokens,
+        is_entering=is_entering,
+    )

@@ -129,6 +129,11 @@ class Req:
         """Copy tokens [first, end)."""
         return self._tokens[first:end].copy()
 
+    def output(self, first: int) -> tuple[TokenId, ...]:
+        """List output tokens from index ``first`` on."""
+        ids: list[TokenId] = self._tokens[self.num_prompt + first : self.num_tokens].tolist()
+        return tuple(ids)
+
     def last_token(self) -> TokenId:
         """Read the newest token."""
         return TokenId(int(self._tokens[self.num_tokens - 1]))

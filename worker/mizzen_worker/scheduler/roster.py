@@ -19,7 +19,8 @@ class Roster:
         self.waiting = WaitingLine()
         self.running: list[Req] = []
         self._by_id: dict[RequestId, Req] = {}
-        self._deadlines: list[tuple[float, int, Req]] = []
+        # Invariant: holds every live deadline; entries of ended requests go when they outnumber.
+        self._deadlines: list[tuple[float, int, RequestId]] = []
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -41,7 +42,8 @@ class Roster:
         self._by_id[req.request_id] = req
         self.waiting.add(req)
         if req.deadline is not None:
-            heapq.heappush(self._deadlines, (req.deadline, req.order, req))
+            heapq.heappush(self._deadlines, (req.deadline, req.order, req.request_id))
+            self._drop_stale_deadlines()
 
     def admit(self, req: Req) -> None:
         """Move from waiting to running."""
@@ -65,14 +67,21 @@ class Roster:
         """List live requests whose deadline has passed; each is listed once."""
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, req = heapq.heappop(self._deadlines)
-            if self._by_id.get(req.request_id) is req:
+            _, order, request_id = heapq.heappop(self._deadlines)
+            req = self._by_id.get(request_id)
+            if req is not None and req.order == order:
                 expired.append(req)
         return expired
 
-    def next_deadline(self) -> float | None:
-        """Tell when ``take_expired`` may have something next."""
-        return self._deadlines[0][0] if self._deadlines else None
+    def _drop_stale_deadlines(self) -> None:
+        if len(self._deadlines) <= 2 * len(self._by_id) + 64:
+            return
+        self._deadlines = [
+            (deadline, order, request_id)
+            for deadline, order, request_id in self._deadlines
+            if (req := self._by_id.get(request_id)) is not None and req.order == order
+        ]
+        heapq.heapify(self._deadlines)
 
     def _remove_running(self, req: Req) -> None:
         del self.running[bisect.bisect_left(self.running, _age(req), key=_age)]
