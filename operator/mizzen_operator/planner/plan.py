@@ -10,8 +10,9 @@ from datetime import datetime
 
 from mizzen_operator.observed import Child, Observed, PodFacts
 from mizzen_operator.planner.groups import Group, budget_of, groups_of, waiting_since
+from mizzen_operator.planner.handover import are_tokenizers_held, protected_groups
 from mizzen_operator.planner.model import Delete, KeysWanted, Plan
-from mizzen_operator.planner.rollout import Step, next_step
+from mizzen_operator.planner.rollout import Goal, Step, next_step
 from mizzen_operator.render.kinds import CHILD_KINDS
 from mizzen_operator.render.render import RenderContext, keys_metadata, render
 from mizzen_operator.spec.resolve import Resolved
@@ -23,12 +24,7 @@ _KINDS = frozenset(child.kind for child in CHILD_KINDS)
 def plan(resolved: Resolved, observed: Observed, now: datetime) -> Plan:
     """What to do now."""
     groups = groups_of(observed)
-    step = next_step(
-        groups,
-        revision=resolved.revision,
-        desired=resolved.groups,
-        budget=budget_of(resolved.spec.worker.rollout, resolved.groups),
-    )
+    step = next_step(groups, _goal(resolved, observed, groups))
     is_rolling = _is_rolling(groups, resolved)
     if observed.service.deleting:
         return Plan(blocked_by="the service is being deleted")
@@ -40,6 +36,8 @@ def plan(resolved: Resolved, observed: Observed, now: datetime) -> Plan:
     wanted = {(obj["kind"], obj["metadata"]["name"]) for obj in objects}
     wanted |= {("StatefulSet", group.name) for group in groups}
     keys = keys_metadata(resolved)
+    if are_tokenizers_held(resolved, observed, remaining):
+        objects = tuple(obj for obj in objects if obj["kind"] != "Deployment")
     return Plan(
         apply=objects,
         delete=(
@@ -51,6 +49,15 @@ def plan(resolved: Resolved, observed: Observed, now: datetime) -> Plan:
         requeue_after_s=_next_deadline_s(remaining, resolved, observed, now),
         blocked_by=step.waits_for,
         is_rolling=is_rolling,
+    )
+
+
+def _goal(resolved: Resolved, observed: Observed, groups: list[Group]) -> Goal:
+    return Goal(
+        revision=resolved.revision,
+        desired=resolved.groups,
+        budget=budget_of(resolved.spec.worker.rollout, resolved.groups),
+        protected=protected_groups(resolved, observed, groups),
     )
 
 

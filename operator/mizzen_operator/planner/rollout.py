@@ -27,8 +27,20 @@ class Step:
     """What has to happen before the next step; empty when there is no next step or one is made."""
 
 
-def next_step(groups: Iterable[Group], *, revision: str, desired: int, budget: Budget) -> Step:
-    """The next step towards ``desired`` ready groups of ``revision`` and no others."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Where the steps lead: ``desired`` ready groups of ``revision`` and no others."""
+
+    revision: str
+    desired: int
+    budget: Budget
+    protected: frozenset[str] = frozenset()
+    """Names of ready groups of other revisions that something still needs."""
+
+
+def next_step(groups: Iterable[Group], goal: Goal) -> Step:
+    """The next step towards the goal."""
+    revision, desired, budget = goal.revision, goal.desired, goal.budget
     existing = list(groups)
     staying = [group for group in existing if not group.is_leaving]
     new = [group for group in staying if group.revision == revision]
@@ -38,27 +50,26 @@ def next_step(groups: Iterable[Group], *, revision: str, desired: int, budget: B
     kept = [group for group in new if group.name not in removed_new]
     missing = desired - len(kept)
     room = max(0, desired + budget.surge - len(existing))
-    replaced = _old_to_remove(
-        kept, old, desired=desired, short_of_room=missing - room, unavailable=budget.unavailable
-    )
+    replaced = _old_to_remove(kept, old, goal, short_of_room=missing - room)
     create = _free_indices(existing, revision, min(missing, room))
     remove = (*surplus, *((group, "replaced by a newer revision") for group in replaced))
-    waits_for = "" if create or remove else _waits_for(existing, kept, old, desired)
+    waits_for = "" if create or remove else _waits_for(existing, kept, old, goal)
     return Step(create=create, remove=remove, waits_for=waits_for)
 
 
 def _old_to_remove(
-    kept: list[Group], old: list[Group], *, desired: int, short_of_room: int, unavailable: int
+    kept: list[Group], old: list[Group], goal: Goal, *, short_of_room: int
 ) -> list[Group]:
     """Groups of other revisions that may go now: all unready ones, ready ones within the budget."""
     unready = [group for group in old if not group.is_ready]
     ready = [group for group in old if group.is_ready]
     num_ready = len(ready) + sum(group.is_ready for group in kept)
-    more_than_needed = max(0, num_ready - desired)
-    spendable = max(0, num_ready - (desired - unavailable))
+    more_than_needed = max(0, num_ready - goal.desired)
+    spendable = max(0, num_ready - (goal.desired - goal.budget.unavailable))
     # Unready ones make room first; ready ones are spent only for room that is really needed.
     needed = max(0, short_of_room - len(unready))
-    return [*unready, *_victims(ready, max(more_than_needed, min(spendable, needed)))]
+    free = [group for group in ready if group.name not in goal.protected]
+    return [*unready, *_victims(free, max(more_than_needed, min(spendable, needed)))]
 
 
 def _victims(groups: list[Group], count: int) -> list[Group]:
@@ -76,11 +87,13 @@ def _free_indices(existing: list[Group], revision: str, count: int) -> tuple[int
     return tuple(index for index, _ in zip(free, range(max(count, 0)), strict=False))
 
 
-def _waits_for(existing: list[Group], kept: list[Group], old: list[Group], desired: int) -> str:
+def _waits_for(existing: list[Group], kept: list[Group], old: list[Group], goal: Goal) -> str:
     unready = [group.name for group in kept if not group.is_ready]
     leaving = [group.name for group in existing if group.is_leaving]
-    if leaving and (len(kept) < desired or not old):
+    if leaving and (len(kept) < goal.desired or not old):
         return f"waiting until {', '.join(leaving)} has ended"
     if unready:
         return f"waiting until {', '.join(unready)} is ready"
-    return f"waiting until {', '.join(leaving)} has ended" if leaving else ""
+    if leaving:
+        return f"waiting until {', '.join(leaving)} has ended"
+    return f"waiting until no tokenizer pod needs {old[0].name} any more" if old else ""

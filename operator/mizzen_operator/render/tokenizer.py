@@ -32,7 +32,9 @@ def tokenizer_deployment(resolved: Resolved, tokenizer: Tokenizer) -> dict[str, 
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": metadata(resolved, tokenizer_name(resolved), role=labels.ROLE_TOKENIZER),
+        "metadata": metadata(
+            resolved, tokenizer_name(resolved), role=labels.ROLE_TOKENIZER, extra_labels=own
+        ),
         "spec": {
             "replicas": 0 if resolved.spec.stopped else tokenizer.replicas,
             "revisionHistoryLimit": 2,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.operator.documents import DEFAULTS, resolved
-from tests.operator.planner.world import World, adopt, foreign
+from tests.operator.planner.world import World, adopt, foreign, ready_pod
 
 from mizzen_operator.observed import PodFacts
 from mizzen_operator.planner.pins import pinned_defaults
@@ -79,6 +79,53 @@ def test_with_surge_a_new_group_is_ready_before_the_old_one_goes() -> None:
     assert not any(group.is_leaving for group in world.groups())
     world.run()
     assert ready_names(world) == names(world.service, 0)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "unavailable"), [(1, 1, 0), (2, 0, 1), (3, 0, 1), (3, 1, 1), (4, 2, 2)]
+)
+def test_tokenizers_always_have_a_group_of_their_cohort(
+    replicas: int, surge: int, unavailable: int
+) -> None:
+    worker = {"rollout": {"maxSurge": surge, "maxUnavailable": unavailable}}
+    world = running(A, replicas, worker=worker)
+    world.service = service(B, replicas, worker=worker)
+    for _ in range(30):
+        world.carry_out(world.plan())
+        assert world.is_serving()
+        for group in world.groups():
+            if group.is_leaving:
+                world.end(group.name)
+        world.carry_out(world.plan())
+        assert world.is_serving()
+        world.settle()
+        assert world.is_serving()
+    assert world.tokenizer_cohort == world.service.cohort
+    rest(world)
+
+
+def test_tokenizers_stay_with_the_larger_cohort() -> None:
+    world = running(A, replicas=4)
+    world.service = service(B, replicas=4)
+    for _ in range(15):
+        world.carry_out(world.plan())
+        followed = world.children["Deployment", "demo-tokenizer"].labels[labels.COHORT]
+        ready = [group.cohort for group in world.groups() if group.is_ready]
+        assert ready.count(followed) >= len(ready) / 2
+        world.settle()
+    assert followed == world.service.cohort
+
+
+def test_a_rollout_waits_for_tokenizers_that_cannot_move() -> None:
+    world = running(A, replicas=2)
+    old = world.tokenizer_cohort
+    world.service = service(B, replicas=2)
+    for _ in range(10):
+        world.carry_out(world.plan())
+        world.settle()
+        world.tokenizer_cohort = old
+    assert {group.cohort for group in world.groups()} == {old, world.service.cohort}
+    assert world.plan().blocked_by.startswith("waiting until no tokenizer pod needs ")
 
 
 def test_a_broken_revision_stops_the_rollout_and_says_why() -> None:
@@ -191,17 +238,7 @@ def _pod(world: World, *, revision: str, waiting: str, ready: bool = False) -> P
         foreign("pod-0", "Pod", group.facts.child.uid, **{"controller-revision-hash": revision}),
         resource_version="7",
     )
-    return PodFacts(
-        child=child,
-        phase="Running",
-        is_ready=ready,
-        unschedulable_message="",
-        waiting_reason=waiting,
-        waiting_message="",
-        restarts=3,
-        last_exit="",
-        node_name="n1",
-    )
+    return replace(ready_pod(child), is_ready=ready, waiting_reason=waiting, restarts=3)
 
 
 @pytest.mark.parametrize(

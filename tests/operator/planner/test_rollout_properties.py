@@ -48,6 +48,17 @@ def _plan_within_bounds(world: World) -> None:
     assert ready_after >= min(ready_before, service.groups - budget.unavailable)
 
 
+def _come_to_rest(world: World) -> None:
+    for _ in range(40):
+        writes = world.num_writes
+        _plan_within_bounds(world)
+        is_moving = any(group.is_leaving or not group.is_ready for group in world.groups())
+        world.settle()
+        if writes == world.num_writes and not is_moving:
+            return
+    raise AssertionError
+
+
 def _move(world: World, action: str, pick: int) -> None:
     fitting = [
         group
@@ -78,9 +89,7 @@ def test_bounds_hold_and_every_history_ends(first: dict[str, object], steps: lis
             _plan_within_bounds(world)
         else:
             _move(world, str(step), pick)
-    for _ in range(40):
-        _plan_within_bounds(world)
-        world.settle()
+    _come_to_rest(world)
     wanted = {(world.service.revision, index) for index in range(world.service.groups)}
     found = {(group.revision, group.index) for group in world.groups() if group.is_ready}
     assert len(found) == len(wanted) == len(world.groups())

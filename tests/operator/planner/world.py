@@ -37,6 +37,9 @@ class World:
     ready: dict[str, int] = field(default_factory=dict)
     hashes: dict[tuple[str, str], str] = field(default_factory=dict)
     pods: list[PodFacts] = field(default_factory=list)
+    updated: dict[str, int] = field(default_factory=dict)
+    tokenizer_cohort: str = ""
+    """Cohort of the tokenizer pods that are ready; empty if none is."""
     num_writes: int = 0
     next_id: int = 0
 
@@ -71,13 +74,24 @@ class World:
                     child=child,
                     replicas=self.replicas[child.name],
                     ready_replicas=self.ready.get(child.name, 0),
-                    updated_replicas=self.ready.get(child.name, 0),
+                    updated_replicas=self.updated.get(child.name, 0),
                     is_observed=True,
                 )
                 for child in deployments
             ),
-            pods=tuple(self.pods),
+            pods=(*self.pods, *self._tokenizer_pods()),
         )
+
+    def _tokenizer_pods(self) -> list[PodFacts]:
+        if not self.tokenizer_cohort:
+            return []
+        child = foreign(
+            "tokenizer-pod",
+            "Pod",
+            "replica-set",
+            **{labels.ROLE: labels.ROLE_TOKENIZER, labels.COHORT: self.tokenizer_cohort},
+        )
+        return [ready_pod(child)]
 
     def groups(self) -> list[Group]:
         """The worker groups now."""
@@ -99,6 +113,8 @@ class World:
                 self._change(item.name, deleting=True)
             else:
                 del self.children[item.kind, item.name]
+                if item.kind == "Deployment":
+                    self.tokenizer_cohort = ""
 
     def _apply(self, obj: Mapping[str, Any]) -> None:
         meta = obj["metadata"]
@@ -122,7 +138,7 @@ class World:
         if key[0] in ("StatefulSet", "Deployment"):
             self.replicas[key[1]] = obj["spec"]["replicas"]
             if key[0] == "Deployment":
-                self.ready[key[1]] = 0
+                self.updated[key[1]] = 0
 
     def _change(self, name: str, *, deleting: bool = False) -> None:
         child = self.children["StatefulSet", name]
@@ -149,9 +165,21 @@ class World:
                 self.end(group.name)
             elif not group.is_ready and group.revision not in broken:
                 self.set_ready(group.name, ready=True)
-        for kind, name in self.children:
-            if kind == "Deployment":
-                self.ready[name] = self.replicas[name]
+        self._settle_tokenizers()
+
+    def _settle_tokenizers(self) -> None:
+        """New tokenizer pods become ready where a group of their cohort is; then old ones go."""
+        ready_cohorts = {group.cohort for group in self.groups() if group.is_ready}
+        for (kind, name), child in self.children.items():
+            cohort = child.labels.get(labels.COHORT, "")
+            if kind == "Deployment" and (cohort in ready_cohorts or not self.replicas[name]):
+                self.ready[name] = self.updated[name] = self.replicas[name]
+                self.tokenizer_cohort = cohort if self.replicas[name] else ""
+
+    def is_serving(self) -> bool:
+        """Ready tokenizers have a ready group of their own cohort."""
+        cohorts = {group.cohort for group in self.groups() if group.is_ready}
+        return self.tokenizer_cohort in cohorts
 
     def run(self, broken: frozenset[str] = frozenset(), max_rounds: int = 60) -> int:
         """Plan and settle until nothing is written and nothing moves; the number of rounds."""
@@ -186,4 +214,19 @@ def foreign(name: str, kind: str, owner_uid: str, **more: str) -> Child:
         resource_version="1",
         owner_uid=owner_uid,
         labels={labels.SERVICE_UID: owner_uid, **more},
+    )
+
+
+def ready_pod(child: Child) -> PodFacts:
+    """A pod that runs well."""
+    return PodFacts(
+        child=child,
+        phase="Running",
+        is_ready=True,
+        unschedulable_message="",
+        waiting_reason="",
+        waiting_message="",
+        restarts=0,
+        last_exit="",
+        node_name="n1",
     )

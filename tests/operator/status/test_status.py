@@ -1,0 +1,254 @@
+"""Each condition tells what the live objects show, and nothing moves while the world rests."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.operator.documents import resolved
+from tests.operator.planner.world import START, World, foreign, ready_pod
+
+from mizzen_operator.errors import Problem
+from mizzen_operator.observed import ClaimFacts, Observed, PodFacts, ServiceFacts
+from mizzen_operator.spec.resolve import Resolved
+from mizzen_operator.status.status import refused_status, service_status
+
+BOUND = ClaimFacts(name="weights", phase="Bound", access_modes=("ReadOnlyMany",))
+LATER = START + timedelta(hours=1)
+
+
+def _service(**spec: Any) -> Resolved:
+    return resolved(**{"topology": "Split", "tokenizer": {"replicas": 1}, **spec})
+
+
+def _pod(world: World, owner: str, **facts: Any) -> PodFacts:
+    uid = next(child.uid for child in world.children.values() if child.name == owner)
+    base = ready_pod(replace(foreign(f"{owner}-0", "Pod", uid), created_at=world.now))
+    return replace(base, **facts)
+
+
+def _observed(world: World, *pods: PodFacts, claims: tuple[ClaimFacts, ...] = (BOUND,)) -> Observed:
+    services = tuple(
+        ServiceFacts(child=child)
+        for (kind, _), child in world.children.items()
+        if kind == "Service"
+    )
+    return replace(world.observed(), pods=pods, claims=claims, claims_known=True, services=services)
+
+
+def _running(service: Resolved) -> tuple[World, Observed]:
+    world = World(service=service)
+    world.run()
+    pods = [_pod(world, name) for kind, name in list(world.children) if kind == "StatefulSet"]
+    return world, _observed(world, *pods)
+
+
+def _started(service: Resolved) -> World:
+    world = World(service=service)
+    world.carry_out(world.plan())
+    return world
+
+
+def _judged(world: World, observed: Observed, failure: str = "") -> dict[str, Any]:
+    return service_status(world.service, observed, world.plan(), world.now, failure)
+
+
+def _condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    (found,) = (item for item in status["conditions"] if item["type"] == kind)
+    return found["status"], found["reason"], found["message"]
+
+
+def test_a_running_service_is_ready() -> None:
+    world, observed = _running(_service(replicas=2))
+    status = _judged(world, observed)
+    truths = {item["type"]: item["status"] for item in status["conditions"]}
+    assert truths == {
+        "Accepted": "True",
+        "ModelReady": "True",
+        "Placed": "True",
+        "Available": "True",
+        "Progressing": "False",
+        "RoutingReady": "True",
+        "Degraded": "False",
+        "Ready": "True",
+    }
+    assert status["replicas"] == 2
+    assert status["url"] == "http://demo.default.svc"
+    assert status["modelName"] == "demo"
+    assert status["roles"]["worker"]["summary"] == "2/2"
+    assert status["roles"]["tokenizer"]["summary"] == "1/1"
+    assert [row["state"] for row in status["groups"]] == ["Ready", "Ready"]
+    assert "apps.kubernetes.io/pod-index=0" in status["selector"]
+    assert all(item["observedGeneration"] == 1 for item in status["conditions"])
+
+
+def test_the_status_of_a_resting_world_does_not_change() -> None:
+    world, observed = _running(_service())
+    first = _judged(world, observed)
+    again = replace(observed, service=replace(observed.service, status=first))
+    assert service_status(world.service, again, world.plan(), LATER) == first
+
+
+def test_transition_times_change_only_with_the_status() -> None:
+    world, observed = _running(_service())
+    first = _judged(world, observed)
+    written = replace(observed.service, status=first)
+    lame = replace(observed.pods[0], is_ready=False, waiting_reason="CrashLoopBackOff")
+    world.set_ready(observed.stateful_sets[0].child.name, ready=False)
+    broken = replace(_observed(world, lame), service=written)
+    second = service_status(world.service, broken, world.plan(), LATER)
+    times = {item["type"]: item["lastTransitionTime"] for item in second["conditions"]}
+    before = {item["type"]: item["lastTransitionTime"] for item in first["conditions"]}
+    changed = {kind for kind in times if times[kind] != before[kind]}
+    assert changed == {"Available", "Degraded", "Progressing", "Ready"}
+    assert times["Ready"] == "2026-01-01T01:00:00Z"
+
+
+def test_an_unschedulable_pod_lifts_the_schedulers_message() -> None:
+    world = _started(_service())
+    name = world.groups()[0].name
+    message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    stuck = _pod(world, name, is_ready=False, node_name="", unschedulable_message=message)
+    status = _judged(world, _observed(world, stuck))
+    assert _condition(status, "Placed") == ("False", "Unschedulable", f"{name}-0: {message}")
+    assert _condition(status, "Ready")[1] == "NoReadyGroup"
+    assert status["groups"][0]["state"] == "Pending"
+    assert status["groups"][0]["reason"] == "Unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [((), "ClaimNotFound"), ((replace(BOUND, phase="Pending"),), "VolumePending")],
+)
+def test_a_missing_claim_is_the_first_reason(claims: tuple[ClaimFacts, ...], reason: str) -> None:
+    world = _started(_service())
+    status = _judged(world, _observed(world, claims=claims))
+    assert _condition(status, "ModelReady")[:2] == ("False", reason)
+    assert _condition(status, "Ready")[:2] == ("False", reason)
+    assert "weights" in _condition(status, "Ready")[2]
+
+
+def test_a_claim_that_may_not_be_read_is_judged_by_the_groups_that_loaded_it() -> None:
+    world = _started(_service())
+    unread = replace(_observed(world), claims=(), claims_known=False)
+    assert _condition(_judged(world, unread), "ModelReady")[0] == "Unknown"
+    world.settle()
+    loaded = replace(_observed(world), claims=(), claims_known=False)
+    assert _condition(_judged(world, loaded), "ModelReady")[:2] == ("True", "Loaded")
+
+
+def test_a_broken_image_is_degraded_and_says_what_to_see() -> None:
+    world = _started(_service())
+    name = world.groups()[0].name
+    broken = _pod(
+        world,
+        name,
+        is_ready=False,
+        waiting_reason="ImagePullBackOff",
+        waiting_message='Back-off pulling image "w:1"',
+    )
+    status = _judged(world, _observed(world, broken))
+    assert _condition(status, "Degraded")[:2] == ("True", "ImagePullBackOff")
+    assert 'pulling image "w:1"' in _condition(status, "Ready")[2]
+
+
+def test_restarts_without_readiness_are_degraded() -> None:
+    world = _started(_service())
+    pod = _pod(world, world.groups()[0].name, is_ready=False, restarts=3, last_exit="OOMKilled")
+    truth, reason, message = _condition(_judged(world, _observed(world, pod)), "Degraded")
+    assert (truth, reason) == ("True", "Restarting")
+    assert "3 restarts; last end: OOMKilled" in message
+
+
+def test_a_late_group_exceeds_its_deadline_but_a_restarted_one_begins_anew() -> None:
+    world = _started(_service(engine={"startupDeadlineSeconds": 60}))
+    pod = _pod(world, world.groups()[0].name, is_ready=False)
+    world.now += timedelta(seconds=61)
+    late = _judged(world, _observed(world, pod))
+    assert _condition(late, "Progressing")[:2] == ("False", "ProgressDeadlineExceeded")
+    restarted = replace(pod, started_at=world.now - timedelta(seconds=5))
+    fresh = _judged(world, _observed(world, restarted))
+    assert _condition(fresh, "Progressing")[:2] == ("True", "RollingOut")
+
+
+def test_a_rollout_is_available_but_not_ready() -> None:
+    world, observed = _running(_service(replicas=2))
+    world.service = _service(replicas=2, worker={"drain": {"timeoutSeconds": 1}})
+    world.carry_out(world.plan())
+    status = _judged(world, _observed(world, *observed.pods))
+    assert _condition(status, "Available")[0] == "True"
+    assert _condition(status, "Progressing")[:2] == ("True", "RollingOut")
+    assert _condition(status, "Ready")[:2] == ("False", "RollingOut")
+    assert status["updateRevision"] == world.service.revision
+
+
+def test_without_a_ready_tokenizer_nothing_is_available() -> None:
+    world, observed = _running(_service())
+    world.ready["demo-tokenizer"] = 0
+    status = _judged(world, _observed(world, *observed.pods))
+    assert _condition(status, "Available")[:2] == ("False", "NoReadyTokenizer")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"), [({"stopped": True}, "Stopped"), ({"replicas": 0}, "ScaledToZero")]
+)
+def test_a_service_without_pods_says_who_wanted_that(spec: dict[str, Any], reason: str) -> None:
+    world, observed = _running(_service(**spec))
+    status = _judged(world, observed)
+    assert _condition(status, "Available")[:2] == ("False", reason)
+    assert _condition(status, "Ready")[1] == reason
+
+
+def test_a_load_balancer_without_an_address_is_not_routed() -> None:
+    service = _service(routing={"service": {"type": "LoadBalancer"}})
+    world, observed = _running(service)
+    assert _condition(_judged(world, observed), "RoutingReady")[1] == "AddressPending"
+    given = tuple(replace(facts, ingress_addresses=("192.0.2.1",)) for facts in observed.services)
+    status = _judged(world, replace(observed, services=given))
+    assert _condition(status, "RoutingReady")[0] == "True"
+
+
+def test_a_failed_reconcile_is_degraded() -> None:
+    world, observed = _running(_service())
+    status = _judged(world, observed, failure="403: quota exceeded")
+    assert _condition(status, "Degraded") == ("True", "ReconcileError", "403: quota exceeded")
+
+
+def test_a_refused_spec_names_the_field_and_judges_nothing_else() -> None:
+    world, observed = _running(_service())
+    before = replace(observed.service, status=_judged(world, observed), generation=2)
+    problem = Problem(field="spec.x", value="1", message="is wrong", remedy="use 2")
+    status = refused_status([problem], replace(observed, service=before), LATER)
+    assert _condition(status, "Accepted") == (
+        "False",
+        "InvalidSpec",
+        "spec.x: is wrong (found 1); use 2",
+    )
+    assert _condition(status, "Available")[:2] == ("Unknown", "SpecRefused")
+    assert _condition(status, "Ready")[0] == "False"
+    assert (status["observedGeneration"], status["replicas"]) == (2, 1)
+    assert status["url"] == "http://demo.default.svc"
+
+
+def test_messages_fit_the_schema() -> None:
+    world, observed = _running(_service())
+    status = _judged(world, observed, failure="x" * 5000)
+    assert len(_condition(status, "Degraded")[2]) == 1024
+
+
+def test_the_status_fits_its_schema() -> None:
+    from mizzen_operator.spec.crd import crd
+
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    world, observed = _running(_service())
+
+    def check(value: Any, part: dict[str, Any], path: str) -> None:
+        if isinstance(value, dict):
+            for name, item in value.items():
+                assert name in part["properties"], f"{path}.{name} is not in the CRD"
+                check(item, part["properties"][name], f"{path}.{name}")
+        elif isinstance(value, list):
+            for item in value:
+                check(item, part["items"], f"{path}[]")
+
+    check(_judged(world, observed), schema, "status")
