@@ -1,0 +1,91 @@
+"""Owns the protocol by which the operator reads and writes the cluster.
+
+Does not own a connection: `real.py` has the one over HTTP, the tests have one in memory.
+
+Every call may raise a `ClusterError`. Every write may raise `LeadershipLostError` instead.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from mizzen_operator.store import Manifest, ObjectRef, ObjectUid, ObjectVersion, ResourceKind
+
+
+class FieldManager(StrEnum):
+    """Who owns a field in server-side apply."""
+
+    CONTROLLER = "mizzen-controller"
+    STATUS = "mizzen-status"
+
+
+class Subresource(StrEnum):
+    """The parts of an object with an own URL that the operator writes."""
+
+    MAIN = ""
+    STATUS = "status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionList:
+    """Metadata of every object of a kind, as of `list_version`."""
+
+    items: tuple[ObjectVersion, ...]
+    list_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precondition:
+    """A write happens only if the object still is this one, at this version (None: any)."""
+
+    uid: ObjectUid
+    resource_version: int | None = None
+
+
+class ClusterClient(Protocol):
+    """Reads and writes; every answer is a fresh manifest that the caller may keep."""
+
+    async def list_versions(
+        self, kind: ResourceKind, *, namespace: str | None, label_selector: str | None
+    ) -> VersionList:
+        """Metadata of all objects of a kind, read in chunks."""
+
+    async def get(self, ref: ObjectRef) -> Manifest:
+        """The live object."""
+
+    async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
+        """POST; ConflictError if the name is taken."""
+
+    async def create_unread(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
+        """POST whose answer holds metadata only, for objects that must not be read."""
+
+    async def touch_unread(self, ref: ObjectRef, *, uid: ObjectUid | None) -> Manifest:
+        """Patch that changes nothing; its answer is the metadata of an object not to be read."""
+
+    async def apply(
+        self,
+        ref: ObjectRef,
+        manifest: Manifest,
+        *,
+        manager: FieldManager,
+        precondition: Precondition,
+        subresource: Subresource = Subresource.MAIN,
+    ) -> Manifest:
+        """Server-side apply, forced, to a known UID only; ConflictError if that is gone."""
+
+    async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
+        """Delete in the background; the object if it lingers (finalizers), None if it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """One call made, for metrics and for benchmarks."""
+
+    verb: str
+    resource: str
+    status: int
+    seconds: float
+
+
+CallObserver = Callable[[CallRecord], None]

@@ -1,0 +1,104 @@
+"""Owns the Secret with a service's CURVE keys: made once, never read back, never logged.
+
+Does not own its name, labels and owner (render does) nor mounting it.
+
+Invariants: the key material leaves this module in the body of one POST only. State: the UID of
+each service's Secret as last confirmed; losing it costs one refused POST and one empty patch.
+"""
+
+import base64
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from mizzen_operator import worker_contract
+from mizzen_operator.cluster.client import ClusterClient
+from mizzen_operator.cluster.failures import NotFoundError
+from mizzen_operator.cluster.ownership import Ownership, ownership
+from mizzen_operator.errors import ConflictError, NameConflictError
+from mizzen_operator.store import Manifest, ObjectRef, ObjectUid, ServiceUid, StoredObject
+
+logger = logging.getLogger(__name__)
+
+RECHECK_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedSecret:
+    """A Secret that existed at `confirmed_at_s`."""
+
+    uid: ObjectUid
+    confirmed_at_s: float
+
+
+class CurveSecrets:
+    """Makes sure that each service has its Secret, without the right to read one."""
+
+    def __init__(self, client: ClusterClient, *, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._confirmed: dict[ServiceUid, ConfirmedSecret] = {}
+
+    async def ensure(
+        self, service: StoredObject, ref: ObjectRef, rendered: Manifest, *, is_service_well: bool
+    ) -> bool:
+        """Create the Secret if needed; True if it was created.
+
+        While the service is well the last confirmation is trusted (a watch would need the right to
+        read Secrets); otherwise it is renewed at most every RECHECK_EVERY_S.
+        """
+        key = ServiceUid(service.uid)
+        known = self._confirmed.get(key)
+        if known is not None:
+            is_recent = self._clock() - known.confirmed_at_s < RECHECK_EVERY_S
+            if is_service_well or is_recent or await self._is_still(ref, known.uid):
+                self._confirm(key, known.uid, is_new=not (is_service_well or is_recent))
+                return False
+        try:
+            created = await self._client.create_unread(ref, {**rendered, "data": _new_keys()})
+        except ConflictError:
+            self._confirm(key, await self._meet_existing(service, ref), is_new=True)
+            return False
+        self._confirm(key, ObjectUid(created["metadata"]["uid"]), is_new=True)
+        logger.info("created %s", ref, extra={"service_uid": service.uid})
+        return True
+
+    def drop_memory(self, uid: ServiceUid) -> None:
+        """The service is gone; the garbage collector takes its Secret."""
+        self._confirmed.pop(uid, None)
+
+    def _confirm(self, key: ServiceUid, uid: ObjectUid, *, is_new: bool) -> None:
+        if is_new:
+            self._confirmed[key] = ConfirmedSecret(uid=uid, confirmed_at_s=self._clock())
+
+    async def _is_still(self, ref: ObjectRef, uid: ObjectUid) -> bool:
+        try:
+            await self._client.touch_unread(ref, uid=uid)
+        except (NotFoundError, ConflictError):
+            return False
+        return True
+
+    async def _meet_existing(self, service: StoredObject, ref: ObjectRef) -> ObjectUid:
+        found = await self._client.touch_unread(ref, uid=None)
+        whose = ownership(found, service)
+        if whose is Ownership.FOREIGN:
+            raise NameConflictError(kind=ref.kind.kind, name=ref.name)
+        if whose is Ownership.REMNANT or "deletionTimestamp" in found["metadata"]:
+            message = f"{ref} of an earlier life is still being deleted"
+            raise ConflictError(message)
+        return ObjectUid(found["metadata"]["uid"])
+
+
+def _new_keys() -> dict[str, str]:
+    """Two fresh key pairs, Z85 text in base64 as a Secret's `data` wants it."""
+    server_public, server_secret = zmq.curve_keypair()
+    client_public, client_secret = zmq.curve_keypair()
+    keys = {
+        worker_contract.CURVE_SERVER_SECRET: server_secret,
+        worker_contract.CURVE_SERVER_PUBLIC: server_public,
+        worker_contract.CURVE_CLIENT_SECRET: client_secret,
+        worker_contract.CURVE_CLIENT_PUBLIC: client_public,
+    }
+    return {name: base64.b64encode(value).decode() for name, value in keys.items()}

@@ -1,0 +1,84 @@
+"""Owns the comparison of what we rendered with what lives: hash and drifted fields; pure.
+
+Does not own what is done about a difference.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from mizzen_operator.render.labels import APPLIED_HASH
+from mizzen_operator.store import Manifest
+
+_SUFFIXES = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "E": Decimal(10) ** 18,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+    "Ei": Decimal(2) ** 60,
+}
+
+
+def applied_hash(manifest: Manifest) -> str:
+    """The hash that a rendered or live object carries; empty if it carries none."""
+    annotations = manifest["metadata"].get("annotations") or {}
+    return str(annotations.get(APPLIED_HASH, ""))
+
+
+def drifted_fields(wanted: Manifest, live: Manifest) -> frozenset[str]:
+    """Paths of rendered fields whose live value differs; fields we did not render are ignored."""
+    return frozenset(_differences(wanted, live, ""))
+
+
+def _differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
+    if isinstance(wanted, Mapping):
+        if not isinstance(live, Mapping):
+            # An empty map is not stored.
+            if wanted:
+                yield path
+            return
+        for key, value in wanted.items():
+            yield from _differences(value, live.get(key), f"{path}.{key}")
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        items = live if isinstance(live, Sequence) and not isinstance(live, str) else ()
+        if len(items) != len(wanted):
+            yield path
+            return
+        for index, value in enumerate(wanted):
+            yield from _differences(value, items[index], f"{path}[{index}]")
+    elif not _is_same_scalar(wanted, live):
+        yield path
+
+
+def _is_same_scalar(wanted: Any, live: Any) -> bool:
+    if wanted == live:
+        return True
+    if isinstance(wanted, bool) or isinstance(live, bool) or wanted is None or live is None:
+        # Zero values are dropped by the API server.
+        return not wanted and not live
+    first, second = quantity(str(wanted)), quantity(str(live))
+    return first is not None and first == second
+
+
+def quantity(text: str) -> Decimal | None:
+    """Value of a Kubernetes quantity, or None if it is none."""
+    for size in (2, 1, 0):
+        suffix = text[len(text) - size :]
+        if size and suffix not in _SUFFIXES:
+            continue
+        try:
+            value = Decimal(text[: len(text) - size]) * _SUFFIXES.get(suffix, Decimal(1))
+        except InvalidOperation:
+            continue
+        return value if value.is_finite() else None
+    return None

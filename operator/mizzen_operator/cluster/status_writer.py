@@ -1,0 +1,131 @@
+"""Owns writing a service's status and the Events of its transitions, only when something changed.
+
+Does not own what the status says. The Events go first: their names tell which transition they
+are, so a crash before the status is written repeats nothing and loses nothing.
+
+State: what the API server made of the last status written, so that a field it does not keep is
+not written for ever; losing it costs one write.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mizzen_operator.cluster.client import (
+    ClusterClient,
+    FieldManager,
+    Precondition,
+    Subresource,
+)
+from mizzen_operator.cluster.events import EventPoster, Occurrence
+from mizzen_operator.errors import ForbiddenError
+from mizzen_operator.store import ServiceUid, Store, StoredObject, stored_object
+
+logger = logging.getLogger(__name__)
+
+MIN_INTERVAL_S = 1.0
+_BAD_STATUS = {"Degraded": "True"}
+_QUIET_UNLESS_BAD = frozenset({"Progressing", "RoutingReady", "Placed", "ModelReady"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWrite:
+    """The last status written for a service."""
+
+    wanted: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    at_s: float
+
+
+class StatusWriter:
+    """Writes statuses of services."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        store: Store,
+        events: EventPoster,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._store = store
+        self._events = events
+        self._clock = clock
+        self._last: dict[ServiceUid, LastWrite] = {}
+
+    async def write(self, service: StoredObject, status: Mapping[str, Any]) -> float | None:
+        """Write if needed; if it is too soon, nothing is written and the seconds to wait returned.
+
+        Only the status's own changes are compared, so an unchanged world costs no call.
+        """
+        live = service.manifest.get("status") or {}
+        last = self._last.get(ServiceUid(service.uid))
+        if live == status or (last is not None and (last.wanted, last.kept) == (status, live)):
+            return None
+        if last is not None and self._clock() - last.at_s < MIN_INTERVAL_S:
+            return MIN_INTERVAL_S - (self._clock() - last.at_s)
+        for occurrence in transitions(live, status):
+            await self._post(service, occurrence)
+        await self._write(service, status)
+        return None
+
+    def drop_memory(self, uid: ServiceUid) -> None:
+        """The service is gone."""
+        self._last.pop(uid, None)
+
+    async def _write(self, service: StoredObject, status: Mapping[str, Any]) -> None:
+        applied = await self._client.apply(
+            service.ref,
+            {
+                "apiVersion": service.kind.api_version,
+                "kind": service.kind.kind,
+                "metadata": {"name": service.name, "namespace": service.namespace},
+                "status": status,
+            },
+            manager=FieldManager.STATUS,
+            precondition=Precondition(uid=service.uid),
+            subresource=Subresource.STATUS,
+        )
+        written = stored_object(service.kind, applied)
+        self._store.wrote(written, now_s=self._clock())
+        self._last[ServiceUid(service.uid)] = LastWrite(
+            wanted=status, kept=written.manifest.get("status") or {}, at_s=self._clock()
+        )
+
+    async def _post(self, service: StoredObject, occurrence: Occurrence) -> None:
+        try:
+            await self._events.post(service, occurrence)
+        except ForbiddenError as error:
+            # A namespace that ends takes no Events; the status matters more.
+            logger.warning("no Event for %s: %s", service.ref, error)
+
+
+def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Occurrence]:
+    """One occurrence per condition whose status changed and that a person wants to hear of; pure.
+
+    Its identity names the state that was left, which is the same however often it is computed.
+    """
+    earlier = {item["type"]: item for item in before.get("conditions") or ()}
+    for condition in after.get("conditions") or ():
+        old = earlier.get(condition["type"])
+        if old is not None and old["status"] == condition["status"]:
+            continue
+        is_bad = condition["status"] == _BAD_STATUS.get(condition["type"], "False")
+        is_start = old is None and condition["type"] not in ("Accepted", "Degraded")
+        is_quiet = condition["type"] in _QUIET_UNLESS_BAD and not is_bad
+        if is_start or is_quiet or condition["type"] == "Progressing":
+            continue
+        if old is None and not is_bad:
+            continue
+        yield Occurrence(
+            is_warning=is_bad,
+            reason=condition["reason"],
+            message=f"{condition['type']} is {condition['status']}: {condition['message']}",
+            identity=(
+                condition["type"],
+                condition["status"],
+                "" if old is None else old["lastTransitionTime"],
+            ),
+        )

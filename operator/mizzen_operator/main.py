@@ -1,0 +1,313 @@
+"""Owns the operator's process: Lease, watch, LISTs, workers, health server, and a graceful end.
+
+Does not own any of their work; it wires them and ends the process when one of them ends.
+
+Order: health server, Lease (a second process waits here), watch and LISTs, then reconciles once
+the store is synced. SIGTERM: no new keys, reconciles under way finish, the Lease is handed over.
+"""
+
+import argparse
+import asyncio
+import logging
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from kubernetes import config as kubernetes_config
+from kubernetes.client import Configuration
+
+from mizzen_operator import __version__
+from mizzen_operator.cluster.client import CallRecord
+from mizzen_operator.cluster.failures import LeadershipLostError
+from mizzen_operator.cluster.lease import LEASE, Leadership
+from mizzen_operator.cluster.real import HttpLeases, KubernetesClient
+from mizzen_operator.cluster.resync import Resync, ResyncTiming, Scope
+from mizzen_operator.errors import ClusterError, ConflictError, ThrottledError
+from mizzen_operator.handlers import KopfWatch, WatchScope, watch_registry
+from mizzen_operator.health import Answers, Facts, HealthServer
+from mizzen_operator.logs import configure_logs
+from mizzen_operator.metrics import Metrics
+from mizzen_operator.reconcile import Reconciler, edge_of
+from mizzen_operator.settings import Settings, SettingsError, read_settings
+from mizzen_operator.spec.resolve import Defaults
+from mizzen_operator.store import (
+    CHILD_SELECTOR,
+    WATCHED_KINDS,
+    ObjectRef,
+    ObjectUid,
+    ResourceKind,
+    ServiceUid,
+    Store,
+    stored_object,
+)
+from mizzen_operator.workqueue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+USER_AGENT = f"mizzen-operator/{__version__}"
+BEAT_S = 1.0
+
+
+def main(argv: list[str]) -> int:
+    """`mizzen operator`: run until SIGTERM. Exit 0 after a graceful end, 1 after a failure."""
+    parser = argparse.ArgumentParser(
+        prog="mizzen operator",
+        description="Run the operator. It is configured by MIZZEN_OPERATOR_* variables, which the"
+        " Helm chart sets; outside a pod set MIZZEN_OPERATOR_KUBECONFIG.",
+    )
+    parser.parse_args(argv)
+    try:
+        settings = read_settings()
+        configuration = load_configuration(settings)
+    except (SettingsError, kubernetes_config.ConfigException) as error:
+        sys.stderr.write(f"mizzen operator: {error}\n")
+        return 2
+    configure_logs(settings.log_level)
+    try:
+        asyncio.run(Operator(settings, configuration).run())
+    except Exception as error:
+        lost = _leadership_lost(error)
+        if lost is None:
+            logger.exception("ending after a failure")
+        else:
+            logger.warning("ending: %s", lost)
+        return 1
+    return 0
+
+
+def _leadership_lost(error: BaseException) -> LeadershipLostError | None:
+    """The loss of the Lease inside an error or a group of errors, if it is there."""
+    if isinstance(error, LeadershipLostError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = (_leadership_lost(inner) for inner in error.exceptions)
+        return next((lost for lost in found if lost is not None), None)
+    return None
+
+
+def load_configuration(settings: Settings) -> Configuration:
+    """Address and credentials of the API server, from a kubeconfig or from the pod's account."""
+    configuration = Configuration()
+    if settings.kubeconfig:
+        kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=settings.kubeconfig,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+    else:
+        kubernetes_config.load_incluster_config(  # type: ignore[no-untyped-call]
+            client_configuration=configuration
+        )
+    return configuration
+
+
+class Operator:
+    """One process of the operator."""
+
+    def __init__(self, settings: Settings, configuration: Configuration) -> None:
+        self._settings = settings
+        self._metrics = Metrics()
+        self._store = Store()
+        self._client = KubernetesClient(
+            configuration,
+            user_agent=USER_AGENT,
+            fence=self._fence,
+            observer=self._count_call,
+        )
+        identity = settings.identity_or_new
+        self._leadership = Leadership(
+            HttpLeases(self._client),
+            ObjectRef(kind=LEASE, namespace=settings.namespace, name=settings.lease_name),
+            identity=identity,
+            clock=time.monotonic,
+            now=_now,
+        )
+        self._queue: WorkQueue[ServiceUid] = WorkQueue(clock=time.monotonic, jitter=_jitter)
+        self._reconciler = Reconciler(
+            edge_of(self._client, self._store, clock=time.monotonic, now=_now, instance=identity),
+            Defaults(frontend_image=settings.frontend_image, worker_image=settings.worker_image),
+            now=_now,
+        )
+        self._resync = Resync(
+            self._client,
+            self._store,
+            scope=Scope(
+                namespace=settings.watch_namespace or None, child_label_selector=CHILD_SELECTOR
+            ),
+            on_change=self._queue.add,
+            clock=time.monotonic,
+            timing=ResyncTiming(every_s=settings.resync_seconds),
+        )
+        self._beat_at_s = time.monotonic()
+
+    async def run(self) -> None:
+        """Everything, until SIGTERM or a failure."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        health = HealthServer(
+            host=self._settings.http_host,
+            port=self._settings.http_port,
+            answers=Answers(facts=self._facts, metrics=self._metrics_text),
+        )
+        logger.info("serving probes and metrics", extra={"port": health.port})
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beating = tasks.create_task(self._beat())
+                await _first(stop, tasks.create_task(self._leadership.acquire()))
+                if not stop.is_set():
+                    await self._lead(stop, tasks)
+                beating.cancel()
+        finally:
+            health.close()
+            self._client.close()
+
+    async def _lead(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        logger.info("leading", extra={"lease": self._settings.lease_name})
+        loop = asyncio.get_running_loop()
+        watch = KopfWatch(
+            watch_registry(self._deliverer(loop), lambda: load_configuration(self._settings)),
+            WatchScope(namespace=self._settings.watch_namespace),
+        )
+        watch.start()
+        background = [
+            tasks.create_task(self._leadership.keep()),
+            tasks.create_task(self._resync.keep(WATCHED_KINDS, jitter=_jitter)),
+            tasks.create_task(_must_not_end(asyncio.wrap_future(watch.ended), "the watch")),
+        ]
+        workers = tasks.create_task(self._work_when_synced(stop))
+        await stop.wait()
+        logger.info("stopping: reconciles under way finish")
+        self._queue.close()
+        await asyncio.wait([workers], timeout=self._settings.stop_seconds)
+        for task in (*background, workers):
+            task.cancel()
+        watch.stop()
+        await self._leadership.release()
+        logger.info("stopped")
+
+    async def _work_when_synced(self, stop: asyncio.Event) -> None:
+        while not self._store.is_synced(WATCHED_KINDS):
+            if stop.is_set():
+                return
+            await asyncio.sleep(0.05)
+        for uid in self._store.service_uids():
+            self._queue.add(uid)
+        logger.info("synced", extra={"services": len(self._store.service_uids())})
+        await self._queue.run(self._handle, num_workers=self._settings.num_workers)
+
+    async def _handle(self, uid: ServiceUid) -> None:
+        """One reconcile; every failure of it ends here, in a retry."""
+        started_s = time.monotonic()
+        result = "ok"
+        try:
+            wait_s = await self._reconciler.reconcile(uid)
+        except LeadershipLostError:
+            raise
+        except ConflictError as error:
+            result = "conflict"
+            self._retry(uid, error, logging.INFO)
+        except ClusterError as error:
+            result = "cluster_error"
+            self._retry(uid, error, logging.WARNING)
+        except Exception as error:
+            result = "bug"
+            logger.exception("reconcile failed", extra={"service_uid": uid})
+            self._retry(uid, error, logging.ERROR)
+        else:
+            self._queue.forget(uid)
+            if wait_s is not None:
+                self._queue.add_after(uid, wait_s)
+        self._metrics.reconciles.labels(result).inc()
+        self._metrics.reconcile_seconds.observe(time.monotonic() - started_s)
+
+    def _retry(self, uid: ServiceUid, error: Exception, level: int) -> None:
+        asked_s = error.retry_after_s if isinstance(error, ThrottledError) else None
+        delay_s = self._queue.retry(uid, not_before_s=asked_s or 0.0)
+        logger.log(level, "again in %.1f s: %s", delay_s, error, extra={"service_uid": uid})
+
+    # -- news from the watch ------------------------------------------------------------------
+
+    def _deliverer(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[ResourceKind, str, Mapping[str, Any]], None]:
+        def deliver(kind: ResourceKind, event: str, manifest: Mapping[str, Any]) -> None:
+            loop.call_soon_threadsafe(self._take_news, kind, event, manifest)
+
+        return deliver
+
+    def _take_news(self, kind: ResourceKind, event: str, manifest: Mapping[str, Any]) -> None:
+        """Store it and enqueue its service; in the main loop."""
+        self._metrics.watch_events.labels(str(kind)).inc()
+        seen = stored_object(kind, manifest)
+        if event == "DELETED":
+            self._store.forget(ObjectUid(seen.uid), at_version=seen.resource_version)
+        elif not self._store.observe(seen):
+            return
+        if seen.service_uid is not None:
+            self._queue.add(seen.service_uid)
+
+    # -- facts for probes and metrics ---------------------------------------------------------
+
+    def _fence(self) -> None:
+        self._leadership.require()
+
+    async def _beat(self) -> None:
+        while True:
+            self._beat_at_s = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    def _count_call(self, call: CallRecord) -> None:
+        self._metrics.api_calls.labels(call.verb, call.resource, str(call.status)).inc()
+        self._metrics.api_call_seconds.labels(call.verb).observe(call.seconds)
+
+    def _facts(self) -> Facts:
+        now_s = time.monotonic()
+        stale = self._store.stale_kinds(
+            WATCHED_KINDS, now_s=now_s, max_age_s=self._resync.timing.max_age_s
+        )
+        is_synced = self._store.is_synced(WATCHED_KINDS)
+        return Facts(
+            beat_age_s=now_s - self._beat_at_s,
+            is_leader=self._leadership.is_held,
+            is_synced=is_synced,
+            stale_kinds=tuple(map(str, stale)) if is_synced else (),
+            queue_stall_s=self._queue.stalled_for_s(),
+            expectation_age_s=self._store.oldest_expectation_s(now_s=now_s),
+        )
+
+    def _metrics_text(self) -> bytes:
+        self._metrics.queue_ready.set(self._queue.num_ready)
+        self._metrics.services.set(len(self._store.service_uids()))
+        self._metrics.is_leader.set(1 if self._leadership.is_held else 0)
+        for kind, num_repairs in list(self._resync.num_repairs.items()):
+            self._metrics.store_repairs.labels(str(kind)).set(num_repairs)
+        return self._metrics.text()
+
+
+async def _first(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Wait until the task is done, or cancel it at the stop."""
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([stopping, task], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not task.done():
+        task.cancel()
+
+
+async def _must_not_end(future: Awaitable[None], what: str) -> None:
+    await future
+    message = f"{what} ended by itself"
+    raise RuntimeError(message)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _jitter() -> float:
+    return secrets.randbelow(1 << 20) / (1 << 20)

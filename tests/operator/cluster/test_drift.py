@@ -1,0 +1,32 @@
+import pytest
+
+from mizzen_operator.cluster.drift import drifted_fields, quantity
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "fields"),
+    [
+        ({"a": 1}, {"a": 1, "defaulted": 2}, set()),
+        ({"a": 1}, {"a": 2}, {".a"}),
+        ({"a": {"b": "x"}}, {}, {".a"}),
+        ({"a": {}}, {}, set()),
+        ({"a": []}, {}, set()),
+        ({"a": False}, {}, set()),
+        ({"a": True}, {}, {".a"}),
+        ({"a": [{"n": "x"}]}, {"a": [{"n": "x", "defaulted": 1}]}, set()),
+        ({"a": [{"n": "x"}]}, {"a": [{"n": "y"}]}, {".a[0].n"}),
+        ({"a": ["x"]}, {"a": ["x", "y"]}, {".a"}),
+        ({"cpu": "1000m"}, {"cpu": "1"}, set()),
+        ({"cpu": 1}, {"cpu": "1"}, set()),
+        ({"memory": "1Gi"}, {"memory": "1024Mi"}, set()),
+        ({"memory": "1Gi"}, {"memory": "1G"}, {".memory"}),
+        ({"image": "a:1"}, {"image": "a:2"}, {".image"}),
+    ],
+)
+def test_only_rendered_fields_count(wanted, live, fields) -> None:
+    assert drifted_fields(wanted, live) == fields
+
+
+@pytest.mark.parametrize("text", ["", "m", "abc", "nan", "Infinity", "--1"])
+def test_other_texts_are_no_quantities(text) -> None:
+    assert quantity(text) is None

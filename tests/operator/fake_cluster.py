@@ -1,0 +1,388 @@
+"""An API server in memory: resourceVersions, field ownership, preconditions, owners, faults.
+
+It implements `ClusterClient`. Lists are atomic to it, which is enough for what we render.
+`Controllers` plays Deployment and StatefulSet controllers and the kubelet.
+"""
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mizzen_operator.cluster.client import FieldManager, Precondition, Subresource, VersionList
+from mizzen_operator.cluster.failures import NotFoundError
+from mizzen_operator.errors import ConflictError
+from mizzen_operator.store import (
+    OWNED_KINDS,
+    POD,
+    SECRET,
+    Manifest,
+    ObjectRef,
+    ObjectUid,
+    ObjectVersion,
+    ResourceKind,
+)
+
+Path = tuple[str, ...]
+KIND_BY_NAME = {kind.kind: kind for kind in OWNED_KINDS}
+DEPLOYMENT = KIND_BY_NAME["Deployment"]
+STATEFULSET = KIND_BY_NAME["StatefulSet"]
+
+
+class OperatorDied(BaseException):
+    """The operator's process ends here; nothing in it may catch this."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that the fake received."""
+
+    verb: str
+    ref: ObjectRef
+    manager: str = ""
+    subresource: str = ""
+
+    @property
+    def is_write(self) -> bool:
+        return self.verb not in ("get", "list")
+
+
+@dataclass
+class Entry:
+    """One stored object and who applied which of its fields."""
+
+    manifest: dict[str, Any]
+    owned: dict[str, set[Path]] = field(default_factory=dict)
+
+
+class FakeCluster:
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self._entries: dict[ObjectRef, Entry] = {}
+        self._version = itertools.count(1)
+        self._uid = itertools.count(1)
+        self._watchers: list[Callable[[str, ResourceKind, Manifest], None]] = []
+        self.calls: list[Call] = []
+        self.before: Callable[[Call], None] = lambda call: None
+        self.after_write: Callable[[Call], None] = lambda call: None
+        self.mutate: Callable[[ObjectRef, dict[str, Any]], None] = lambda ref, manifest: None
+
+    # -- for tests ----------------------------------------------------------------------------
+
+    def watch(self, watcher: Callable[[str, ResourceKind, Manifest], None]) -> Callable[[], None]:
+        """Call `watcher(type, kind, manifest)` at each change, until the result is called."""
+        self._watchers.append(watcher)
+        return lambda: self._watchers.remove(watcher)
+
+    @property
+    def writes(self) -> list[Call]:
+        return [call for call in self.calls if call.is_write]
+
+    def objects(self, kind: ResourceKind | None = None) -> list[dict[str, Any]]:
+        return [
+            copy.deepcopy(entry.manifest)
+            for ref, entry in sorted(self._entries.items(), key=lambda item: str(item[0]))
+            if kind is None or ref.kind == kind
+        ]
+
+    def refs(self, kind: ResourceKind | None = None) -> list[ObjectRef]:
+        return sorted((ref for ref in self._entries if kind in (None, ref.kind)), key=str)
+
+    def find(self, ref: ObjectRef) -> dict[str, Any] | None:
+        entry = self._entries.get(ref)
+        return None if entry is None else copy.deepcopy(entry.manifest)
+
+    def put(self, kind: ResourceKind, manifest: Manifest) -> dict[str, Any]:
+        """Create or replace as a person would; status is kept unless given."""
+        metadata = manifest["metadata"]
+        ref = ObjectRef(kind=kind, namespace=metadata["namespace"], name=metadata["name"])
+        entry = self._entries.get(ref)
+        if entry is None:
+            return self._add(ref, manifest, owner="")
+        new = copy.deepcopy(dict(manifest))
+        for name in ("uid", "creationTimestamp", "generation", "resourceVersion"):
+            new["metadata"][name] = entry.manifest["metadata"][name]
+        if "status" not in new and "status" in entry.manifest:
+            new["status"] = entry.manifest["status"]
+        return self._store(ref, entry, new)
+
+    def edit(self, ref: ObjectRef, change: Callable[[dict[str, Any]], None]) -> None:
+        entry = self._entries[ref]
+        new = copy.deepcopy(entry.manifest)
+        change(new)
+        self._store(ref, entry, new)
+
+    def remove(self, ref: ObjectRef) -> None:
+        """Delete as a person would; owned objects follow."""
+        manifest = self._entries.pop(ref).manifest
+        manifest["metadata"]["resourceVersion"] = str(next(self._version))
+        self._tell("DELETED", ref.kind, manifest)
+        self._collect(manifest["metadata"]["uid"])
+
+    # -- ClusterClient ------------------------------------------------------------------------
+
+    async def list_versions(
+        self, kind: ResourceKind, *, namespace: str | None, label_selector: str | None
+    ) -> VersionList:
+        assert kind != SECRET, "the operator may not list Secrets"
+        self._begin(Call("list", ObjectRef(kind=kind, namespace=namespace or "", name="")))
+        return VersionList(
+            items=tuple(
+                ObjectVersion(
+                    ref=ref,
+                    uid=ObjectUid(entry.manifest["metadata"]["uid"]),
+                    resource_version=int(entry.manifest["metadata"]["resourceVersion"]),
+                )
+                for ref, entry in self._entries.items()
+                if ref.kind == kind
+                and namespace in (None, ref.namespace)
+                and (
+                    label_selector is None
+                    or label_selector in (entry.manifest["metadata"].get("labels") or {})
+                )
+            ),
+            list_version=next(self._version),
+        )
+
+    async def get(self, ref: ObjectRef) -> Manifest:
+        assert ref.kind != SECRET, "the operator may not read Secrets"
+        self._begin(Call("get", ref))
+        return copy.deepcopy(self._entry(ref).manifest)
+
+    async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
+        assert ref.kind != SECRET, "a Secret's answer must hold metadata only"
+        return self._create(ref, manifest)
+
+    async def create_unread(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
+        return {"metadata": self._create(ref, manifest)["metadata"]}
+
+    async def touch_unread(self, ref: ObjectRef, *, uid: ObjectUid | None) -> Manifest:
+        self._begin(call := Call("patch", ref))
+        metadata = self._entry(ref).manifest["metadata"]
+        if uid not in (None, metadata["uid"]):
+            raise ConflictError(f"{ref}: the UID is {metadata['uid']}")
+        self.after_write(call)
+        return {"metadata": copy.deepcopy(metadata)}
+
+    async def apply(
+        self,
+        ref: ObjectRef,
+        manifest: Manifest,
+        *,
+        manager: FieldManager,
+        precondition: Precondition,
+        subresource: Subresource = Subresource.MAIN,
+    ) -> Manifest:
+        call = Call("patch", ref, manager=manager.value, subresource=subresource.value)
+        self._begin(call)
+        entry = self._entries.get(ref)
+        if entry is None:
+            raise ConflictError(f"{ref}: uid {precondition.uid} does not exist")
+        self._check(ref, entry, precondition)
+        new = copy.deepcopy(entry.manifest)
+        wanted = {key: value for key, value in manifest.items() if key != "metadata"}
+        if subresource is Subresource.STATUS:
+            wanted = {"status": wanted.get("status", {})}
+        else:
+            wanted["metadata"] = {
+                key: value
+                for key, value in manifest["metadata"].items()
+                if key in ("labels", "annotations", "ownerReferences")
+            }
+        paths = dict(_leaves(wanted))
+        for path in entry.owned.get(manager.value, set()) - set(paths):
+            others = (own for name, own in entry.owned.items() if name != manager.value)
+            if not any(path in own for own in others):
+                _drop(new, path)
+        for path, value in paths.items():
+            _set(new, path, copy.deepcopy(value))
+        for name, own in entry.owned.items():
+            if name != manager.value:
+                own -= set(paths)
+        entry.owned[manager.value] = set(paths)
+        stored = self._store(ref, entry, new)
+        self.after_write(call)
+        return stored
+
+    async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
+        self._begin(call := Call("delete", ref))
+        entry = self._entry(ref)
+        self._check(ref, entry, precondition)
+        finalizers = entry.manifest["metadata"].get("finalizers")
+        if finalizers:
+            new = copy.deepcopy(entry.manifest)
+            new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            stored = self._store(ref, entry, new)
+            self.after_write(call)
+            return stored
+        self.remove(ref)
+        self.after_write(call)
+        return None
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _begin(self, call: Call) -> None:
+        self.calls.append(call)
+        self.before(call)
+
+    def _entry(self, ref: ObjectRef) -> Entry:
+        entry = self._entries.get(ref)
+        if entry is None:
+            raise NotFoundError(f"{ref} not found")
+        return entry
+
+    def _check(self, ref: ObjectRef, entry: Entry, precondition: Precondition) -> None:
+        metadata = entry.manifest["metadata"]
+        version = precondition.resource_version
+        if precondition.uid != metadata["uid"]:
+            raise ConflictError(f"{ref}: the UID is {metadata['uid']}")
+        if version is not None and version != int(metadata["resourceVersion"]):
+            raise ConflictError(f"{ref}: the version is {metadata['resourceVersion']}")
+
+    def _create(self, ref: ObjectRef, manifest: Manifest) -> dict[str, Any]:
+        self._begin(call := Call("create", ref))
+        if ref in self._entries:
+            raise ConflictError(f"{ref} already exists")
+        stored = self._add(ref, manifest, owner=FieldManager.CONTROLLER.value)
+        self.after_write(call)
+        return stored
+
+    def _add(self, ref: ObjectRef, manifest: Manifest, *, owner: str) -> dict[str, Any]:
+        new = json.loads(json.dumps(manifest))
+        new["metadata"] |= {
+            "uid": f"uid-{next(self._uid)}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "generation": 1,
+        }
+        self.mutate(ref, new)
+        new["metadata"]["resourceVersion"] = str(next(self._version))
+        entry = Entry(manifest=new)
+        if owner:
+            entry.owned[owner] = {
+                path for path, _ in _leaves(new) if path[0] != "metadata" or path[1] in "labels"
+            }
+        self._entries[ref] = entry
+        self._tell("ADDED", ref.kind, new)
+        return copy.deepcopy(new)
+
+    def _store(self, ref: ObjectRef, entry: Entry, new: dict[str, Any]) -> dict[str, Any]:
+        self.mutate(ref, new)
+        if new != entry.manifest:
+            if new.get("spec") != entry.manifest.get("spec"):
+                new["metadata"]["generation"] = entry.manifest["metadata"]["generation"] + 1
+            new["metadata"]["resourceVersion"] = str(next(self._version))
+            entry.manifest = new
+            self._tell("MODIFIED", ref.kind, new)
+        return copy.deepcopy(entry.manifest)
+
+    def _tell(self, event: str, kind: ResourceKind, manifest: Manifest) -> None:
+        for watcher in list(self._watchers):
+            watcher(event, kind, copy.deepcopy(manifest))
+
+    def _collect(self, owner_uid: str) -> None:
+        owned = [
+            ref
+            for ref, entry in self._entries.items()
+            if any(
+                owner["uid"] == owner_uid
+                for owner in entry.manifest["metadata"].get("ownerReferences") or ()
+            )
+        ]
+        for ref in owned:
+            if ref in self._entries:
+                self.remove(ref)
+
+
+class Controllers:
+    """Brings Deployments and StatefulSets to life: their pods exist and are ready."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+
+    def settle(self) -> None:
+        """Let every controller do all it has to do."""
+        for kind in (DEPLOYMENT, STATEFULSET):
+            for workload in self._cluster.objects(kind):
+                self._settle_one(kind, workload)
+
+    def _settle_one(self, kind: ResourceKind, workload: dict[str, Any]) -> None:
+        metadata = workload["metadata"]
+        replicas = workload["spec"].get("replicas", 1)
+        for index in range(replicas):
+            self._put_pod(workload, index)
+        ref = ObjectRef(kind=kind, namespace=metadata["namespace"], name=metadata["name"])
+        status = {
+            "observedGeneration": metadata["generation"],
+            "replicas": replicas,
+            "readyReplicas": replicas,
+            "updatedReplicas": replicas,
+            "availableReplicas": replicas,
+            "currentRevision": "r1",
+            "updateRevision": "r1",
+            "conditions": [{"type": "Available", "status": "True"}],
+        }
+        self._cluster.edit(ref, lambda manifest: manifest.update(status=status))
+
+    def _put_pod(self, workload: dict[str, Any], index: int) -> None:
+        metadata, template = workload["metadata"], workload["spec"]["template"]
+        labels = {
+            **template["metadata"]["labels"],
+            "apps.kubernetes.io/pod-index": str(index),
+            "controller-revision-hash": "r1",
+        }
+        self._cluster.put(
+            POD,
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": f"{metadata['name']}-{index}",
+                    "namespace": metadata["namespace"],
+                    "labels": labels,
+                    "annotations": template["metadata"].get("annotations", {}),
+                    "ownerReferences": [
+                        {
+                            "apiVersion": workload["apiVersion"],
+                            "kind": workload["kind"],
+                            "name": metadata["name"],
+                            "uid": metadata["uid"],
+                            "controller": True,
+                        }
+                    ],
+                },
+                "spec": {**template["spec"], "nodeName": "node0"},
+                "status": {
+                    "phase": "Running",
+                    "conditions": [
+                        {"type": "PodScheduled", "status": "True"},
+                        {"type": "Ready", "status": "True"},
+                    ],
+                    "containerStatuses": [
+                        {"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}
+                    ],
+                },
+            },
+        )
+
+
+def _leaves(value: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield from _leaves(item, (*path, key))
+        else:
+            yield (*path, key), item
+
+
+def _set(target: dict[str, Any], path: Path, value: Any) -> None:
+    for key in path[:-1]:
+        target = target.setdefault(key, {})
+    target[path[-1]] = value
+
+
+def _drop(target: dict[str, Any], path: Path) -> None:
+    for key in path[:-1]:
+        target = target.get(key, {})
+    target.pop(path[-1], None)
