@@ -12,7 +12,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger and message, then whatever was given as `extra`."""
+    """Time, level, logger and message, then the plain values given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -22,8 +22,11 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        extra = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-        line |= {key: value for key, value in extra.items() if not key.startswith(("k8s_", "_"))}
+        line |= {
+            key: value
+            for key, value in vars(record).items()
+            if key not in _STANDARD and isinstance(value, str | int | float)
+        }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)
@@ -38,3 +41,5 @@ def configure_logs(level: str) -> None:
     root.setLevel(level)
     for name in ("kopf", "asyncio", "urllib3", "kubernetes"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns that it leaves the process's signals alone in a thread, which is wanted.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

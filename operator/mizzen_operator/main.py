@@ -9,6 +9,7 @@ the store is synced. SIGTERM: no new keys, reconciles under way finish, the Leas
 import argparse
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import sys
@@ -75,7 +76,9 @@ def main(argv: list[str]) -> int:
             logger.exception("ending after a failure")
         else:
             logger.warning("ending: %s", lost)
-        return 1
+        # At once: threads of the watch or of calls under way must not delay it.
+        logging.shutdown()
+        os._exit(1)
     return 0
 
 

@@ -114,7 +114,7 @@ class KubernetesClient:
                     accept=METADATA_LIST_ONLY,
                 )
             )
-            items.extend(_version(kind, item["metadata"]) for item in page["items"])
+            items.extend(_version(kind, item["metadata"]) for item in page["items"] or ())
             token = page["metadata"].get("continue")
             if not token:
                 return VersionList(
