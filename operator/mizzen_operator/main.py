@@ -14,7 +14,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,8 +53,8 @@ USER_AGENT = f"mizzen-operator/{__version__}"
 BEAT_S = 1.0
 
 
-def main(argv: list[str]) -> int:
-    """`mizzen operator`: run until SIGTERM. Exit 0 after a graceful end, 1 after a failure."""
+def operator_verb(argv: Sequence[str]) -> int:
+    """Run the operator until SIGTERM; exit 0 after a graceful end, 1 after a failure."""
     parser = argparse.ArgumentParser(
         prog="mizzen operator",
         description="Run the operator. It is configured by MIZZEN_OPERATOR_* variables, which the"
