@@ -15,7 +15,7 @@ from mizzen_operator.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "mizzen"
-GOLDEN = Path(__file__).parent / "golden" / "chart"
+GOLDEN = Path(__file__).parent / "golden_chart"
 TABLE = re.compile(r"(<!-- table: .*? -->\n).*(<!-- end -->)", re.DOTALL)
 
 CASES: dict[str, dict[str, Any]] = {
