@@ -328,7 +328,9 @@ def test_paused_leaves_children_alone_but_keeps_the_status() -> None:
 
 def test_a_missing_claim_is_looked_for_again() -> None:
     cluster = FakeCluster()
-    operator = started(cluster)
+    cluster.put(SERVICE_KIND, service_manifest())
+    operator = FakeOperator(cluster, Clock())
+    operator.run()
     assert condition(cluster, "ModelReady")["reason"] == "ClaimNotFound"
     assert list(operator.waits_s.values()) == [15.0]
 
