@@ -31,6 +31,11 @@ def test_objects_are_printed_as_yaml(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "# Secret demo-curve with new CURVE keys" in out
 
 
+@pytest.mark.parametrize("text", ["12e3", "1e5", "012", "1.5", "0x1f", "-1", "+1", "1_000", "."])
+def test_texts_that_look_like_numbers_are_quoted(text: str) -> None:
+    assert cli.as_yaml({"a": text}) == f"a: '{text}'\n"
+
+
 def test_images_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--worker-image", "w:9", "--frontend-image", "f:9"]
     assert cli.plan_verb(["-f", _file(tmp_path, GOOD), *arguments]) == 0

@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from mizzen_operator.spec.model import Spec, Topology
 
 HASH_LENGTH = 6
+# No vowels, so no words; no "e" and no 0, 1, 3, so that YAML and people read no number or letter.
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _NOT_IN_POD = frozenset({"rollout"})
 _COHORT_ENGINE = ("contextLength", "dtype", "args")
 
@@ -21,6 +23,16 @@ def canonical_hash(value: object) -> str:
     """SHA-256 in hexadecimal over canonical JSON; equal values give equal text."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def short_hash(value: object) -> str:
+    """A few characters for names and labels."""
+    number = int(canonical_hash(value), 16)
+    digits = []
+    for _ in range(HASH_LENGTH):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(digits)
 
 
 def cohort_hash(spec: Spec, *, template_version: str, worker_image: str) -> str:
@@ -33,7 +45,7 @@ def cohort_hash(spec: Spec, *, template_version: str, worker_image: str) -> str:
         "source": _written(spec.model.source),
         "engine": {key: engine[key] for key in _COHORT_ENGINE if key in engine},
     }
-    return canonical_hash(inputs)[:HASH_LENGTH]
+    return short_hash(inputs)
 
 
 def revision_hash(spec: Spec, *, cohort: str, served_name: str) -> str:
@@ -47,7 +59,7 @@ def revision_hash(spec: Spec, *, cohort: str, served_name: str) -> str:
         # In Split only tokenizer pods know the served name.
         "served_name": served_name if spec.topology is Topology.UNIFIED else "",
     }
-    return canonical_hash(inputs)[:HASH_LENGTH]
+    return short_hash(inputs)
 
 
 def _written(part: BaseModel) -> dict[str, Any]:

@@ -97,5 +97,5 @@ def test_writing_a_default_out_changes_nothing() -> None:
 
 def test_revisions_of_this_release_are_pinned() -> None:
     """A change of these moves every running pod at the operator's upgrade."""
-    assert (resolved(**SPLIT).revision, resolved(**SPLIT).cohort) == ("5cd0af", "67e227")
-    assert resolved(**UNIFIED).revision == "06aef8"
+    assert (resolved(**SPLIT).revision, resolved(**SPLIT).cohort) == ("c2qn8w", "fsxd2x")
+    assert resolved(**UNIFIED).revision == "6l4m4d"
