@@ -18,8 +18,8 @@ from pathlib import Path
 from tests.devcluster.cluster import Cluster, is_running, stop_cell
 from tests.devcluster.config import ClusterConfig
 from tests.devcluster.folders import user_folders
-from tests.devcluster.images import TARGETS, user_builder
-from tests.devcluster.images_load import load, runtimes
+from tests.devcluster.images import user_builder
+from tests.devcluster.images_load import load_everywhere
 from tests.devcluster.steps import Step, StepRun, run
 
 NAME = "demo"
@@ -127,16 +127,10 @@ def open_local(logs: Path) -> Target:
         )
 
     def build(step: StepRun) -> None:
-        builder = user_builder()
-        for target in TARGETS:
-            names[target.name] = builder.build(target, step.say)
+        names.update(user_builder().build_all(step.say))
 
     def bring(step: StepRun) -> None:
-        builder = user_builder()
-        for name in names.values():
-            image = builder.read(name)
-            for runtime in runtimes(opened[0]):
-                step.say(f"{name}: {load(image, runtime)}")
+        load_everywhere(opened[0], names.values(), step.say)
 
     run(
         (

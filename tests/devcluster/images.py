@@ -103,7 +103,12 @@ class ImageBuilder:
             if not self._store.has(name):
                 self._build(target, base, uv, ("--target", target.name, "--tag", name), say)
                 self._store.remove_others(name)
+                self._store.trim()
             return name
+
+    def build_all(self, say: Say) -> dict[str, str]:
+        """Return the name of every image by target."""
+        return {target.name: self.build(target, say) for target in TARGETS}
 
     def read(self, name: str) -> Image:
         with self._store.locked():

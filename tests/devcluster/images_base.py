@@ -6,10 +6,9 @@ Not here: our own images (images.py).
 
 import hashlib
 import shutil
-import subprocess
 from pathlib import Path
 
-from tests.devcluster.images_store import ImageError, ImageStore, Say
+from tests.devcluster.images_store import ImageStore, Say, stream
 
 SUITE = "bookworm"
 PACKAGES = ("python3", "ca-certificates")
@@ -25,27 +24,9 @@ def build_base(store: ImageStore, say: Say) -> str:
     if store.has(BASE):
         return BASE
     root = store.scratch / "base"
-    command = [
-        *("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"),
-        *(SUITE, str(root)),
-    ]
-    try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
-            last = ""
-            for line in process.stdout:
-                last = line.strip() or last
-                say(last)
-    except FileNotFoundError as error:
-        raise ImageError("debootstrap is not installed: run make setup") from error
-    if process.returncode != 0:
-        raise ImageError(f"debootstrap failed ({process.returncode}): {last}")
+    packages = ",".join(PACKAGES)
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root)]
+    stream(command, say=say)
     for name in _EXPENDABLE:
         _empty(root / name)
     store.from_folder(BASE, root)

@@ -15,7 +15,7 @@ import json
 import subprocess
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -23,7 +23,8 @@ from pathlib import Path
 
 from tests.devcluster.cluster import Cluster
 from tests.devcluster.folders import Lock, user_folders
-from tests.devcluster.images_store import Image, ImageError, digest_of
+from tests.devcluster.images import user_builder
+from tests.devcluster.images_store import Image, ImageError, Say, digest_of
 from tests.devcluster.plan import read_plan
 
 _UNFINISHED = "mizzen-load-"
@@ -197,3 +198,13 @@ def runtimes(cluster: Cluster) -> tuple[Runtime, ...]:
         Runtime(store=store, ctr=partial(cluster.ctr_command, node))
         for node, store in zip(cluster.node_names, stores, strict=True)
     )
+
+
+def load_everywhere(cluster: Cluster, names: Iterable[str], say: Say) -> None:
+    """Make images of the user's store known to every node of a running cluster."""
+    builder = user_builder()
+    for name in names:
+        image = builder.read(name)
+        for runtime in runtimes(cluster):
+            loaded = load(image, runtime)
+            say(f"{name}: {loaded.new_layers} new layers, {loaded.known_layers} known")

@@ -12,14 +12,18 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.devcluster.folders import Lock
+from tests.devcluster.steps import DIE_WITH_US
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+_MAX_INTERMEDIATE = 300
+"""Steps of builds kept for reuse, a few megabytes per change of the code."""
 
 Say = Callable[[str], None]
 
@@ -123,6 +127,12 @@ class ImageStore:
             if name != keep and name.rpartition(":")[0] == repository:
                 self._run(["rmi", name], say=lambda _: None)
 
+    def trim(self) -> None:
+        """Forget the intermediate results of many builds; the next one makes a few of them anew."""
+        listed = self._run(["images", "--all", "--quiet"], say=lambda _: None)
+        if len(listed.split()) > _MAX_INTERMEDIATE:
+            self._run(["rmi", "--prune"], say=lambda _: None)
+
     def read(self, name: str) -> Image:
         """Return an image: its documents byte for byte and where its layers lie."""
         described = json.loads(self._run(["inspect", "--type", "image", name], say=lambda _: None))
@@ -149,29 +159,31 @@ class ImageStore:
         return tuple(reversed(found))
 
     def _run(self, arguments: Sequence[str], *, say: Say) -> str:
-        """Run buildah; its last lines are the error when it fails."""
-        environment = os.environ | {
+        environment = {
             "CONTAINERS_STORAGE_CONF": str(self._root / "storage.conf"),
             "TMPDIR": str(self._scratch),
         }
-        try:
-            process = subprocess.Popen(
-                ["buildah", *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        except FileNotFoundError as error:
-            raise ImageError("buildah is not installed: run make setup") from error
-        lines: list[str] = []
-        assert process.stdout is not None
-        with process:
-            for line in process.stdout:
-                lines.append(line)
-                say(line.rstrip())
-        if process.returncode != 0:
-            tail = "".join(lines[-12:]).strip()
-            raise ImageError(f"buildah {arguments[0]} failed ({process.returncode}): {tail}")
-        return "".join(lines)
+        return stream(["buildah", *arguments], say=say, environment=environment)
+
+
+def stream(argv: Sequence[str], *, say: Say, environment: Mapping[str, str] | None = None) -> str:
+    """Run a program, pass its lines on and return them all; raises ImageError with the last."""
+    process = subprocess.Popen(
+        [*DIE_WITH_US, *argv],
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    lines: list[str] = []
+    assert process.stdout is not None
+    with process:
+        for line in process.stdout:
+            lines.append(line)
+            say(line.rstrip())
+    if process.returncode != 0:
+        tail = "".join(lines[-12:]).strip()
+        raise ImageError(f"{argv[0]} failed ({process.returncode}): {tail}")
+    return "".join(lines)

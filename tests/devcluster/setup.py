@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names.extend(other for other in known[name].after if other not in names)
     try:
         run([step for step in known.values() if step.name in names], logs=LOGS)
-    except StepError as error:
+    except (OSError, StepError) as error:
         print(f"setup failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

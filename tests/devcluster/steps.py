@@ -24,7 +24,7 @@ from typing import TextIO
 _REPAINT_S = 0.2
 _HEARTBEAT_S = 30.0
 _GRACE_S = 10.0
-_DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """Even when this process is killed, what it started does not go on alone."""
 
 
@@ -138,7 +138,7 @@ class StepRun:
         tail: list[str] = []
         self.say(f"$ {' '.join(map(str, argv))}")
         process = subprocess.Popen(
-            [*_DIE_WITH_US, *(str(word) for word in argv)],
+            [*DIE_WITH_US, *(str(word) for word in argv)],
             cwd=folder,
             env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
