@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.devcluster.folders import REPOSITORY
-from tests.devcluster.steps import Step, StepError, StepRun, run
+from tests.devcluster.steps import Step, StepRun, run_each
 
 TOOLS = Path(sys.executable).parent
 OUT = REPOSITORY / "out"
@@ -93,14 +93,13 @@ def check() -> int:
         _tool("unit", "pytest", "-q", "-n", "2", "-m", QUICK),
     )
     try:
-        run(steps, logs=OUT / "check")
-    except StepError as error:
-        print(f"check failed: {error}", file=sys.stderr)
-        return 1
+        failures = run_each(steps, logs=OUT / "check")
     except KeyboardInterrupt:
         return 130
+    for failure in failures:
+        print(f"\ncheck failed: {failure}", file=sys.stderr)
     print((OUT / "check" / "unit.log").read_text(encoding="utf-8").splitlines()[-1])
-    return 0
+    return int(bool(failures))
 
 
 if __name__ == "__main__":

@@ -214,10 +214,11 @@ class _Crew:
             return
         self._running.pop(step.name)[1].join()
         self._board.end(step.name, "done" if error is None else "FAILED")
-        if error is not None:
-            message = f"{step.name}: {error}\n  its output: {self._log(step)}"
-            raise StepError(message) from error
-        self._done.add(step.name)
+        if error is None:
+            self._done.add(step.name)
+            return
+        message = f"{step.name}: {error}\n  its output: {self._log(step)}"
+        raise StepError(message) from error
 
     def cancel(self) -> None:
         """End what still runs and wait for it."""
@@ -239,7 +240,10 @@ class _Crew:
 
 
 def run(steps: Sequence[Step], *, logs: Path, stream: TextIO = sys.stdout) -> None:
-    """Run steps in the order that they need, side by side where that is free to choose."""
+    """Run steps in the order that they need, side by side where that is free to choose.
+
+    The first failure ends the others and is raised as StepError.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     crew = _Crew(steps, logs, Board(stream))
     try:
@@ -247,3 +251,19 @@ def run(steps: Sequence[Step], *, logs: Path, stream: TextIO = sys.stdout) -> No
             crew.await_one()
     finally:
         crew.cancel()
+
+
+def run_each(steps: Sequence[Step], *, logs: Path, stream: TextIO = sys.stdout) -> list[StepError]:
+    """Run independent steps side by side to their ends and return what failed."""
+    logs.mkdir(parents=True, exist_ok=True)
+    crew = _Crew(steps, logs, Board(stream))
+    failures: list[StepError] = []
+    try:
+        while crew.start_ready():
+            try:
+                crew.await_one()
+            except StepError as error:
+                failures.append(error)
+    finally:
+        crew.cancel()
+    return failures

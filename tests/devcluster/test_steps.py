@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.devcluster.steps import Step, StepError, StepRun, run
+from tests.devcluster.steps import Step, StepError, StepRun, run, run_each
 
 
 def _noted(order: list[str], name: str, *after: str) -> Step:
@@ -70,3 +70,14 @@ def test_without_a_terminal_there_is_a_line_for_begin_and_end(tmp_path: Path) ->
         "one ...",
         "one done (0 s)",
     ]
+
+
+def test_each_step_runs_to_its_end_whatever_happens_to_others(tmp_path: Path) -> None:
+    order: list[str] = []
+    failing = [
+        Step(name=name, run=lambda s: s.command(["sh", "-c", f"echo no {s.name}; false"]))
+        for name in ("f", "g")
+    ]
+    failures = run_each([*failing, _noted(order, "a")], logs=tmp_path, stream=io.StringIO())
+    assert order == ["a"]
+    assert sorted(str(failure).splitlines()[0] for failure in failures) == ["f: no f", "g: no g"]
