@@ -93,6 +93,10 @@ OWNED_FLAGS = (
 
 OWNED_ENV_PREFIX = "MIZZEN_"
 
+DRAIN_ARG_MODE = "--mode"
+DRAIN_ARG_DEADLINE = "--deadline-s"
+"""Of ``mizzen drain``, which a pod's preStop runs."""
+
 DRAIN_HANDBACK = "handback"
 DRAIN_FINISH = "finish"
 DEVICE_CPU = "cpu"

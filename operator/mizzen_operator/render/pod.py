@@ -12,6 +12,8 @@ from mizzen_operator.render.names import account_name, keys_name
 from mizzen_operator.spec.model import Resources
 from mizzen_operator.spec.resolve import Resolved
 from mizzen_operator.worker_contract import (
+    DRAIN_ARG_DEADLINE,
+    DRAIN_ARG_MODE,
     PATH_LIVE,
     PATH_READY,
     PATH_STARTUP,
@@ -39,6 +41,7 @@ class Container:
 
     image: str
     verb: str
+    drain_mode: str
     args: tuple[str, ...]
     env: tuple[dict[str, Any], ...]
     ports: tuple[dict[str, Any], ...]
@@ -99,9 +102,15 @@ def _container(resolved: Resolved, container: Container) -> dict[str, Any]:
         },
         "livenessProbe": {**_get(PATH_LIVE), "periodSeconds": 10, "failureThreshold": 3},
         "readinessProbe": {**_get(PATH_READY), "periodSeconds": 2, "failureThreshold": 2},
-        "lifecycle": {"preStop": {"exec": {"command": [COMMAND, VERB_DRAIN]}}},
+        "lifecycle": {"preStop": {"exec": {"command": _drain_command(resolved, container)}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _drain_command(resolved: Resolved, container: Container) -> list[str]:
+    deadline = str(drain_seconds(resolved))
+    mode = container.drain_mode
+    return [COMMAND, VERB_DRAIN, DRAIN_ARG_MODE, mode, DRAIN_ARG_DEADLINE, deadline]
 
 
 def _get(path: str) -> dict[str, Any]:

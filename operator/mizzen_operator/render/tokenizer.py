@@ -15,6 +15,7 @@ from mizzen_operator.worker_contract import (
     CURVE_CLIENT_PUBLIC,
     CURVE_CLIENT_SECRET,
     CURVE_SERVER_PUBLIC,
+    DRAIN_FINISH,
     ENV_COHORT,
     ENV_INSTANCE_ID,
     ENV_ROLE,
@@ -60,6 +61,7 @@ def _container(resolved: Resolved, tokenizer: Tokenizer) -> pod.Container:
     return pod.Container(
         image=resolved.frontend_image,
         verb=VERB_TOKENIZER,
+        drain_mode=DRAIN_FINISH,
         args=tokenizer_args(resolved),
         env=(
             pod.value_env(ENV_ROLE, labels.ROLE_TOKENIZER),

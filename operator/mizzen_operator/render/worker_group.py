@@ -17,6 +17,8 @@ from mizzen_operator.worker_contract import (
     CURVE_CLIENT_PUBLIC,
     CURVE_SERVER_PUBLIC,
     CURVE_SERVER_SECRET,
+    DRAIN_FINISH,
+    DRAIN_HANDBACK,
     ENV_COHORT,
     ENV_GROUP_EPOCH,
     ENV_GROUP_ID,
@@ -87,6 +89,7 @@ def _container(resolved: Resolved, name: str) -> pod.Container:
     return pod.Container(
         image=resolved.worker_image,
         verb=VERB_UNIFIED if is_unified else VERB_WORKER,
+        drain_mode=DRAIN_FINISH if is_unified else DRAIN_HANDBACK,
         args=unified_args(resolved) if is_unified else worker_args(resolved),
         env=_env(resolved, name),
         ports=(serving, pod.admin_port()),
