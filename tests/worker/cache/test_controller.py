@@ -59,6 +59,17 @@ def test_growing_evicts_only_what_nobody_uses() -> None:
     assert cache.violations() == []
 
 
+def test_growing_evicts_no_more_than_needed() -> None:
+    cache = _cache()
+    for tokens in ([1, 1], [2, 2], [3, 3]):
+        lease = cache.open(cache.match(_key([])))
+        cache.grow([(lease, 1)])
+        cache.close(lease, _key(tokens))
+    cache.grow([(cache.open(cache.match(_key([]))), 6)])
+    assert cache.num_cached == 2
+    assert cache.match(_key([1, 1])).num_pages == 0, "the oldest goes first"
+
+
 def test_closing_twice_is_once_and_a_closed_lease_cannot_be_used() -> None:
     cache = _cache()
     lease = cache.open(cache.match(_key([])))
