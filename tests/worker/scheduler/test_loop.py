@@ -313,12 +313,20 @@ def test_a_step_error_ends_the_batch_and_nobody_else() -> None:
     harness.assert_idle_and_whole()
 
 
-def test_a_device_error_leaves_the_loop() -> None:
+def test_a_device_error_leaves_the_loop_and_the_requests_can_go_elsewhere() -> None:
     harness = Harness()
-    harness.submit(make_submit("a", [1, 2]))
+    attempt = harness.submit(make_submit("a", [1, 2], ignore_eos=True))
+    ended = harness.submit(make_submit("b", [1, 2], max_new_tokens=1))
+    harness.step()
+    harness.step()
     harness.runner.settle_failure = DeviceError("the device is gone")
     with pytest.raises(DeviceError):
         harness.step()
+    harness.loop.announce_restart()
+    harness._read()
+    assert attempt.terminals[0].cause is HandBackCause.RESTARTING
+    assert attempt.output == harness.expected(attempt.submit)[:2]
+    assert ended.finished.reason.kind is FinishKind.LENGTH
 
 
 def test_deadlines_of_ended_requests_are_forgotten() -> None:

@@ -13,6 +13,7 @@ from mizzen_worker.contracts.messages import (
     Reply,
 )
 from mizzen_worker.contracts.request import FinishKind
+from mizzen_worker.scheduler.control import Drain, DrainMode
 
 
 def _control(harness: Harness, verb: ControlVerb, **arguments: str) -> Reply:
@@ -160,3 +161,13 @@ def test_a_wrong_drain_is_refused_and_changes_nothing(arguments, words: str) -> 
     attempt = harness.submit(make_submit("a", [1, 2]))
     harness.run()
     assert attempt.finished.reason.kind is not FinishKind.ERROR
+
+
+def test_a_drain_ordered_from_inside_has_sent_its_hand_backs_when_it_returns() -> None:
+    harness = Harness()
+    attempt = harness.submit(make_submit("a", [1], ignore_eos=True, max_new_tokens=900))
+    harness.step()
+    harness.loop.start_drain(Drain(mode=DrainMode.HANDBACK, deadline=None))
+    harness._read()
+    assert attempt.terminals[0].cause is HandBackCause.DRAINING
+    assert harness.loop.is_drained

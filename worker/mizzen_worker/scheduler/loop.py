@@ -95,8 +95,21 @@ class SchedulerLoop:
         return self._reception.drain is not None and len(self._state.roster) == 0
 
     def start_drain(self, drain: Drain) -> None:
-        """Begin to drain, as the DRAIN control verb does; call between iterations."""
+        """Begin to drain, as the DRAIN control verb does; call between iterations.
+
+        Hand-backs are with the endpoint when this returns.
+        """
         self._reception.start_drain(drain)
+        self._state.outbox.flush()
+
+    def announce_restart(self) -> None:
+        """Hand every live request back; for after ``run_once`` raised, before the process ends.
+
+        The books are not trusted any more: no page is freed and no token is sent, so each peer
+        goes on from the tokens that it has.
+        """
+        for req in self._state.roster.live():
+            self._state.outbox.send_hand_back(req, HandBackCause.RESTARTING)
 
     def run_once(self) -> bool:
         """Do one iteration; tell whether it ran a step. Waits for messages when idle."""

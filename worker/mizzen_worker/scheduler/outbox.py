@@ -46,8 +46,11 @@ class Outbox:
 
     def report_handed_back(self, req: Req, cause: HandBackCause) -> None:
         """Queue the one terminal event of an attempt that goes back unfinished."""
-        message = HandBack(request_id=req.request_id, generation=req.generation, cause=cause)
-        self._terminals.append((req.peer, message))
+        self._terminals.append((req.peer, _hand_back(req, cause)))
+
+    def send_hand_back(self, req: Req, cause: HandBackCause) -> None:
+        """Send the terminal event at once, past everything queued."""
+        self._endpoint.send(req.peer, _hand_back(req, cause))
 
     def forget(self, peer: PeerId) -> None:
         """Drop what is queued for a peer that is gone."""
@@ -62,3 +65,7 @@ class Outbox:
             self._endpoint.send(peer, message)
         self._tokens.clear()
         self._terminals.clear()
+
+
+def _hand_back(req: Req, cause: HandBackCause) -> HandBack:
+    return HandBack(request_id=req.request_id, generation=req.generation, cause=cause)
