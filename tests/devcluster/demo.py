@@ -6,10 +6,13 @@ Every step is safe to repeat: running the demo again, also after it was interrup
 on from what is there.
 """
 
+import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import openai
 import yaml
 from helm_python import Config, HelmError, HelmNotFoundError
 from tests.devcluster.cluster import ClusterError
+from tests.devcluster.control import ControlError
 from tests.devcluster.demo_target import DemoError, Images, Target, open_current, open_local
 from tests.devcluster.folders import REPOSITORY
 from tests.devcluster.setup import MODEL_FILE, user_places
@@ -29,6 +33,10 @@ RELEASE, SYSTEM = "mizzen", "mizzen-system"
 KIND = "inferenceservices.serving.mizzen.dev"
 QUESTION = "What is the capital of France?"
 _READY_TIMEOUT_S = 600.0
+_EXPECTED = (
+    *(ClusterError, ControlError, DemoError, HelmError, StepError),
+    *(OSError, openai.OpenAIError, subprocess.SubprocessError),
+)
 
 
 def _say(text: str) -> None:
@@ -44,6 +52,20 @@ def _object(target: Target, *what: str) -> dict[str, Any] | None:
     return found
 
 
+@contextlib.contextmanager
+def _errors_into(file: Path) -> Iterator[None]:
+    """Keep what Helm's library writes to standard error, past its own logging, in a file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    saved = os.dup(2)
+    with file.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
 def install_operator(target: Target) -> None:
     """Install the chart, or bring an older release up to date; returns when it is available."""
     images = target.images
@@ -52,7 +74,10 @@ def install_operator(target: Target) -> None:
         "frontendImage": images.frontend,
         "workerImage": images.worker,
     }
-    with Config(kubeconfig_path=target.kubeconfig or None, namespace=SYSTEM) as helm:
+    with (
+        _errors_into(LOGS / "helm.log"),
+        Config(kubeconfig_path=target.kubeconfig or None, namespace=SYSTEM) as helm,
+    ):
         try:
             helm.status(RELEASE)
         except HelmNotFoundError:
@@ -169,7 +194,12 @@ def explain(target: Target, address: str, model: str) -> None:
     """Print the lines that reach what runs now."""
     _say("The service goes on running. Talk to it:\n")
     body = json.dumps(
-        {"model": model, "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
+        {
+            "model": model,
+            "temperature": 0,
+            "stream": True,
+            "messages": [{"role": "user", "content": QUESTION}],
+        }
     )
     if target.cluster is not None:
         _say(f"  export KUBECONFIG={target.kubeconfig}")
@@ -221,7 +251,7 @@ def main(environment: dict[str, str]) -> int:
     try:
         target = _open(environment)
         demo(target)
-    except (ClusterError, DemoError, HelmError, StepError, openai.OpenAIError) as error:
+    except _EXPECTED as error:
         _fail(str(error), target, LOGS)
         return 1
     except KeyboardInterrupt:

@@ -135,8 +135,8 @@ def open_local(logs: Path) -> Target:
     run(
         (
             Step(name="cluster", run=start),
-            Step(name="images", run=build),
-            Step(name="load", run=bring, after=("cluster", "images")),
+            Step(name="names", run=build),
+            Step(name="load", run=bring, after=("cluster", "names")),
         ),
         logs=logs,
     )

@@ -12,10 +12,12 @@ import json
 import os
 import shutil
 import subprocess
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.devcluster.folders import Lock
 from tests.devcluster.steps import DIE_WITH_US
@@ -75,7 +77,8 @@ class ImageStore:
             self._configure()
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir(parents=True)
-            self._run(["rm", "--all"], say=lambda _: None)
+            if self._records("containers"):
+                self._run(["rm", "--all"], say=lambda _: None)
             yield
         finally:
             lock.release()
@@ -93,10 +96,15 @@ class ImageStore:
             '[storage.options.overlay]\nmountopt = "nodev"\n'
         )
 
+    def _records(self, kind: str) -> list[dict[str, Any]]:
+        """Read what the store knows: images, layers or containers."""
+        file = self._storage / f"overlay-{kind}" / f"{kind}.json"
+        records: list[dict[str, Any]] = json.loads(file.read_bytes()) if file.exists() else []
+        return records
+
     def names(self) -> set[str]:
         """Return every tagged image as repository:tag."""
-        listed = json.loads(self._run(["images", "--json"], say=lambda _: None) or "[]")
-        return {name for image in listed or () for name in image.get("names") or ()}
+        return {name for image in self._records("images") for name in image.get("names") or ()}
 
     def has(self, name: str) -> bool:
         return name in self.names()
@@ -129,31 +137,35 @@ class ImageStore:
 
     def trim(self) -> None:
         """Forget the intermediate results of many builds; the next one makes a few of them anew."""
-        listed = self._run(["images", "--all", "--quiet"], say=lambda _: None)
-        if len(listed.split()) > _MAX_INTERMEDIATE:
+        if len(self._records("images")) > _MAX_INTERMEDIATE:
             self._run(["rmi", "--prune"], say=lambda _: None)
 
     def read(self, name: str) -> Image:
         """Return an image: its documents byte for byte and where its layers lie."""
-        described = json.loads(self._run(["inspect", "--type", "image", name], say=lambda _: None))
-        config, manifest = described["Config"].encode(), described["Manifest"].encode()
-        if json.loads(manifest)["config"]["digest"] != digest_of(config):
-            raise ImageError(f"{name}: its configuration does not fit its manifest: run make clean")
-        layers = self._layers(described["FromImageID"])
-        if [layer.diff_id for layer in layers] != json.loads(config)["rootfs"]["diff_ids"]:
-            raise ImageError(f"{name}: its layers do not fit its configuration: run make clean")
+        records = self._records("images")
+        record = next((image for image in records if name in (image.get("names") or ())), None)
+        if record is None:
+            raise ImageError(f"{name} is not in the store: run make images")
+        documents = self._storage / "overlay-images" / record["id"]
+        manifest = (documents / "manifest").read_bytes()
+        config_digest = json.loads(manifest)["config"]["digest"]
+        config = (documents / f"={b64encode(config_digest.encode()).decode()}").read_bytes()
+        layers = self._layers(record["layer"])
+        diff_ids = [layer.diff_id for layer in layers]
+        if (
+            digest_of(config) != config_digest
+            or diff_ids != json.loads(config)["rootfs"]["diff_ids"]
+        ):
+            raise ImageError(f"{name} is damaged in the store: run make clean")
         return Image(name=name, manifest=manifest, config=config, layers=layers)
 
-    def _layers(self, image_id: str) -> tuple[Layer, ...]:
-        images = json.loads((self._storage / "overlay-images" / "images.json").read_text())
-        known = json.loads((self._storage / "overlay-layers" / "layers.json").read_text())
-        by_id = {layer["id"]: layer for layer in known}
-        top: str | None = next(image["layer"] for image in images if image["id"] == image_id)
+    def _layers(self, top: str | None) -> tuple[Layer, ...]:
+        by_id = {layer["id"]: layer for layer in self._records("layers")}
         found: list[Layer] = []
         while top:
             layer = by_id[top]
-            folder = self._storage / "overlay" / top / "diff"
             if "diff-digest" in layer:  # a record without one holds no files
+                folder = self._storage / "overlay" / top / "diff"
                 found.append(Layer(diff_id=layer["diff-digest"], folder=folder))
             top = layer.get("parent")
         return tuple(reversed(found))
