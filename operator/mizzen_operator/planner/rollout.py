@@ -94,6 +94,4 @@ def _waits_for(existing: list[Group], kept: list[Group], old: list[Group], goal:
         return f"waiting until {', '.join(leaving)} has ended"
     if unready:
         return f"waiting until {', '.join(unready)} is ready"
-    if leaving:
-        return f"waiting until {', '.join(leaving)} has ended"
     return f"waiting until no tokenizer pod needs {old[0].name} any more" if old else ""

@@ -276,9 +276,36 @@ def test_the_pin_is_read_back_from_the_account() -> None:
     assert pinned_defaults(World(service=service(A)).observed()) is None
 
 
+def test_a_pin_of_somebody_else_is_not_ours() -> None:
+    world = World(service=service(A))
+    adopt(world, foreign("demo-pods", "ServiceAccount", "somebody"))
+    adopt(world, foreign("other", "ServiceAccount", world.service.uid))
+    assert pinned_defaults(world.observed()) is None
+
+
 def test_keys_are_wanted_where_pods_talk_to_each_other() -> None:
     keys = World(service=service(A)).plan().keys
     assert keys is not None
     assert keys.metadata["name"] == "demo-curve"
     assert keys.metadata["labels"][labels.SERVICE_UID]
     assert World(service=resolved()).plan().keys is None
+
+
+def test_a_group_that_still_drains_is_waited_for() -> None:
+    world = running(A, replicas=2)
+    world.service = service(B, replicas=1)
+    world.carry_out(world.plan())
+    world.carry_out(world.plan())
+    leaving = [group.name for group in world.groups() if group.is_leaving]
+    assert len(leaving) == 2
+    assert world.plan().blocked_by == f"waiting until {', '.join(leaving)} has ended"
+    assert world.plan().apply
+
+
+def test_a_finished_rollout_waits_for_what_still_drains_of_the_wanted_revision() -> None:
+    world = running(A, replicas=2)
+    world.service = service(A, replicas=1)
+    world.carry_out(world.plan())
+    wanted = world.plan()
+    assert wanted.blocked_by == f"waiting until demo-w-{world.service.revision}-1 has ended"
+    assert wanted.is_rolling

@@ -252,3 +252,47 @@ def test_the_status_fits_its_schema() -> None:
                 check(item, part["items"], f"{path}[]")
 
     check(_judged(world, observed), schema, "status")
+
+
+def test_a_unified_service_needs_no_tokenizers() -> None:
+    world, observed = _running(resolved(routing={"service": {"port": 8080}}))
+    status = _judged(world, observed)
+    assert _condition(status, "Ready")[0] == "True"
+    assert set(status["roles"]) == {"worker"}
+    assert status["url"] == "http://demo.default.svc:8080"
+
+
+def test_tokenizers_that_start_are_progress_and_not_ready() -> None:
+    world, observed = _running(_service())
+    world.updated["demo-tokenizer"] = 0
+    status = _judged(world, _observed(world, *observed.pods))
+    assert _condition(status, "Progressing")[:2] == ("True", "TokenizersStarting")
+    assert _condition(status, "Ready")[:2] == ("False", "TokenizersNotReady")
+
+
+def test_a_service_that_is_not_there_yet_is_not_routed() -> None:
+    world, observed = _running(_service())
+    status = _judged(world, replace(observed, services=()))
+    assert _condition(status, "RoutingReady")[:2] == ("False", "ServiceMissing")
+
+
+def test_a_pod_without_a_node_is_pending() -> None:
+    world = _started(_service())
+    pod = _pod(world, world.groups()[0].name, is_ready=False, node_name="")
+    assert _condition(_judged(world, _observed(world, pod)), "Placed")[:2] == ("False", "Pending")
+
+
+def test_paused_is_said_and_what_runs_stays_available() -> None:
+    world, observed = _running(_service())
+    world.service = _service(paused=True)
+    status = _judged(world, observed)
+    assert _condition(status, "Progressing")[:2] == ("False", "Paused")
+    assert _condition(status, "Available")[0] == "True"
+
+
+def test_a_paused_service_that_was_changed_is_not_ready() -> None:
+    world, observed = _running(_service())
+    world.service = _service(paused=True, engine={"contextLength": 77})
+    status = _judged(world, observed)
+    assert _condition(status, "Ready")[:2] == ("False", "Paused")
+    assert _condition(status, "Available")[0] == "True"
