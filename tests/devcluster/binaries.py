@@ -60,10 +60,12 @@ _CLUSTER = (
             ),
             "coredns": ("coredns",),
         },
-        link_flags=f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}",
+        link_flags=f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
+        f" -X k8s.io/client-go/pkg/version.gitVersion={KUBERNETES_VERSION}",
     ),
 )
 _PROBE = Module(name="probe", outputs={"probe": ("probe",)})
+_KWOK = Module(name="kwok", outputs={"kwok": ("kwok",)})
 
 
 def cluster_programs(folders: Folders, show: Show) -> Path:
@@ -74,6 +76,11 @@ def cluster_programs(folders: Folders, show: Show) -> Path:
 def probe_program(folders: Folders, show: Show) -> Path:
     """Return the program of the image that the cluster's own tests run."""
     return _view(folders, (_PROBE,), show) / "probe"
+
+
+def kwok_program(folders: Folders, show: Show) -> Path:
+    """Return the program that plays fake nodes."""
+    return _view(folders, (_KWOK,), show) / "kwok"
 
 
 def _view(folders: Folders, modules: Iterable[Module], show: Show) -> Path:

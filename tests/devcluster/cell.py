@@ -28,7 +28,7 @@ from tests.devcluster.plan import CellPlan, read_plan
 from tests.devcluster.processes import Ended, ProcessTable, wait_until
 from tests.devcluster.progress import Reporter
 
-_KUBECONFIGS = ("controller-manager", "scheduler", "proxy", "coredns")
+_KUBECONFIGS = ("admin", "controller-manager", "scheduler", "proxy", "coredns")
 _START_TIMEOUT_S = 90.0
 
 
@@ -134,9 +134,11 @@ class Cell:
         self._await_node(node)
 
     def _run_component(self, arguments: dict[str, Any]) -> None:
-        self._processes.start(
-            components.Component(name=arguments["name"], argv=tuple(arguments["argv"]))
-        )
+        """Start one more process unless one of its name runs."""
+        if not self._processes.is_running(arguments["name"]):
+            self._processes.start(
+                components.Component(name=arguments["name"], argv=tuple(arguments["argv"]))
+            )
 
     def _has_default_account(self) -> bool:
         try:

@@ -21,10 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.devcluster import control, keeper
+from tests.devcluster import control, fake_nodes, keeper
 from tests.devcluster.api import ApiClient, admin_context
 from tests.devcluster.archive import Archive, write_image
-from tests.devcluster.binaries import cluster_programs
+from tests.devcluster.binaries import cluster_programs, kwok_program
 from tests.devcluster.component_files import PAUSE_IMAGE
 from tests.devcluster.config import ClusterConfig
 from tests.devcluster.folders import REPOSITORY, CellFolder, Folders, Lock, user_folders
@@ -233,8 +233,18 @@ class Cluster:
         control.ask(self._folder.cell_socket, "start_node", index=index)
 
     def run_component(self, name: str, argv: Sequence[str]) -> None:
-        """Start one more process of the cell; if it ends, so does the cell."""
+        """Start one more process of the cell unless it runs; if it ends, so does the cell."""
         control.ask(self._folder.cell_socket, "run", name=name, argv=list(argv))
+
+    def add_fake_nodes(self, number: int, *, gpus: int = 8, prefix: str = "fake") -> list[str]:
+        """Add nodes that run nothing and say that everything runs; returns when all are Ready.
+
+        They carry the taint of fake_nodes.py, so that only pods which tolerate it go there.
+        """
+        program = kwok_program(self._folders, _silent_build)
+        kubeconfig = self._folder.files / "admin.kubeconfig"
+        self.run_component("kwok", fake_nodes.kwok_command(program, kubeconfig))
+        return fake_nodes.add(self.api, number, gpus=gpus, prefix=prefix)
 
     def audit_events(self) -> list[AuditEvent]:
         """Return every write so far, Events and Leases apart, in order."""
