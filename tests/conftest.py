@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.devcluster.fixtures"]
+
 settings.register_profile(
     "ci",
     derandomize=True,
