@@ -9,6 +9,8 @@
     │   ├── PromptTooLongError
     │   └── UnknownModelError
     ├── OverloadedError        nothing wrong with it, but not now; carries retry_after_s
+    │   └── UnavailableError     no worker can take anything now: starting, draining or gone
+    ├── InterruptedRequestError  it began, its worker was lost and nobody could go on with it
     ├── WireError            a peer sent what the contract forbids
     ├── StepError            one batch cannot run; the batch's requests end
     ├── DeviceError          the device or the runner is unusable: the process ends
@@ -52,6 +54,14 @@ class OverloadedError(WorkerError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class UnavailableError(OverloadedError):
+    """No worker takes work at the moment."""
+
+
+class InterruptedRequestError(WorkerError):
+    """A request that began and cannot be finished."""
 
 
 class WireError(WorkerError):

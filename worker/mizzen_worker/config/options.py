@@ -1,0 +1,233 @@
+"""Owns the table of options: flag, file key, kind, default, help. Everything else is derived.
+
+Owns no values. ``default`` is text, read by the same parser as a flag's value; None means that the
+option may be absent. ``choices`` are for help and completion; the parser decides.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from mizzen_worker.config import parse
+from mizzen_worker.config.groups import (
+    AdminOptions,
+    EngineOptions,
+    HttpOptions,
+    LogOptions,
+    ModelOptions,
+    WireOptions,
+)
+from mizzen_worker.config.parse import Parser
+from mizzen_worker.contracts import operator_names as names
+
+
+class Role(enum.Enum):
+    """Which verbs take an option; the value is the verb."""
+
+    SERVE = "serve"
+    WORKER = "worker"
+    TOKENIZER = "tokenizer"
+
+
+_ALL = frozenset(Role)
+_FRONT = frozenset({Role.SERVE, Role.TOKENIZER})
+_ENGINE = frozenset({Role.SERVE, Role.WORKER})
+
+Group = type[ModelOptions | HttpOptions | AdminOptions | WireOptions | EngineOptions | LogOptions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option. Its file key is the flag without dashes in front."""
+
+    flag: str
+    group: Group
+    field: str
+    parser: Parser
+    default: str | None
+    help: str
+    roles: frozenset[Role]
+    metavar: str
+    choices: tuple[str, ...] = ()
+    is_switch: bool = False
+    is_required: bool = False
+
+    @property
+    def key(self) -> str:
+        """Name in a configuration file."""
+        return self.flag.removeprefix("--")
+
+
+def _option(
+    flag: str, group: Group, parser: Parser, default: str | None, help_text: str, **rest: object
+) -> Option:
+    choices = rest.get("choices", ())
+    roles = rest.get("roles", _ALL)
+    return Option(
+        flag=flag,
+        group=group,
+        field=str(rest.get("field") or flag.removeprefix("--").replace("-", "_")),
+        parser=parser,
+        default=default,
+        help=help_text,
+        roles=roles if isinstance(roles, frozenset) else _ALL,
+        metavar=str(rest.get("metavar", "TEXT")),
+        choices=choices if isinstance(choices, tuple) else (),
+        is_switch=bool(rest.get("is_switch")),
+        is_required=bool(rest.get("is_required")),
+    )
+
+
+def _choice(
+    flag: str, group: Group, choices: tuple[str, ...], help_text: str, roles: frozenset[Role]
+) -> Option:
+    """Make an option of fixed words; the first is the default."""
+    return _option(
+        flag, group, parse.one_of(*choices), choices[0], help_text,
+        choices=choices, roles=roles, metavar="WORD",
+    )  # fmt: skip
+
+
+OPTIONS: tuple[Option, ...] = (
+    _option(
+        names.FLAG_MODEL, ModelOptions, parse.path, None,
+        "model to serve: a folder with safetensors and tokenizer.json, or a .gguf file",
+        metavar="PATH", is_required=True,
+    ),
+    _option(
+        names.FLAG_SERVED_MODEL_NAME, ModelOptions, parse.text, None,
+        "name that clients ask for; the name of the folder or file when left out",
+        metavar="NAME",
+    ),
+    _option(
+        names.FLAG_HTTP_HOST, HttpOptions, parse.text, "127.0.0.1",
+        "address that the public HTTP port binds; 0.0.0.0 takes requests of other machines",
+        roles=_FRONT, metavar="HOST",
+    ),
+    _option(
+        names.FLAG_HTTP_PORT, HttpOptions, parse.number(0, 65535), str(names.PORT_HTTP),
+        "public HTTP port; 0 takes any free one", roles=_FRONT, metavar="PORT",
+    ),
+    _option(
+        "--max-body-bytes", HttpOptions, parse.number(1024), "8388608",
+        "longest request body; longer ones are refused with 413", roles=_FRONT, metavar="BYTES",
+    ),
+    _option(
+        "--max-live-requests", HttpOptions, parse.number(1, 1 << 16), "4096",
+        "requests one front process holds; more are refused with 429", roles=_FRONT,
+        metavar="COUNT",
+    ),
+    _option(
+        "--resume-timeout", HttpOptions, parse.seconds(), "60",
+        "seconds a stream waits for an equal worker after its own was lost", roles=_FRONT,
+        metavar="SECONDS", field="resume_timeout_s",
+    ),
+    _option(
+        names.FLAG_ADMIN_HOST, AdminOptions, parse.text, "127.0.0.1",
+        "address that the admin port binds (probes, metrics, drain)", metavar="HOST",
+    ),
+    _option(
+        names.FLAG_ADMIN_PORT, AdminOptions, parse.number(0, 65535), str(names.PORT_ADMIN),
+        "admin port; 0 takes any free one", metavar="PORT",
+    ),
+    _choice(
+        "--drain-mode", AdminOptions, ("handback", "finish"),
+        "on SIGTERM: hand live requests back to their tokenizers, or finish them", _ALL,
+    ),
+    _option(
+        "--drain-deadline", AdminOptions, parse.seconds(), "25",
+        "seconds a drain may take on SIGTERM; keep it below the pod's grace period",
+        metavar="SECONDS", field="drain_deadline_s",
+    ),
+    _option(
+        "--stuck-limit", AdminOptions, parse.seconds(1), "120",
+        "seconds without a sign of life after which a process counts as stuck",
+        metavar="SECONDS", field="stuck_limit_s",
+    ),
+    _option(
+        names.FLAG_LISTEN, WireOptions, parse.text, f"tcp://127.0.0.1:{names.PORT_WORKER}",
+        "address of this worker's socket for tokenizers", roles=frozenset({Role.WORKER}),
+        metavar="ADDRESS",
+    ),
+    _option(
+        names.FLAG_WORKERS, WireOptions, parse.addresses, f"tcp://127.0.0.1:{names.PORT_WORKER}",
+        "workers, separated by commas; a name with several addresses means all of them",
+        roles=frozenset({Role.TOKENIZER}), metavar="ADDRESSES",
+    ),
+    _option(
+        names.FLAG_CURVE_DIR, WireOptions, parse.path, None,
+        "folder of the CURVE key files that protect tcp between pods",
+        roles=frozenset({Role.WORKER, Role.TOKENIZER}), metavar="FOLDER",
+    ),
+    _option(
+        "--insecure", WireOptions, parse.truth, "false",
+        "allow tcp beyond this machine without keys, where the network itself is trusted",
+        roles=frozenset({Role.WORKER, Role.TOKENIZER}), is_switch=True,
+    ),
+    _option(
+        names.FLAG_CONTEXT_LENGTH, EngineOptions, parse.number(1), None,
+        "longest prompt and output together; the model's own limit when left out", roles=_ENGINE,
+        metavar="TOKENS",
+    ),
+    _option(
+        names.FLAG_PAGE_SIZE, EngineOptions, parse.number(1, 1024), "16",
+        "positions in one page of KV memory", roles=_ENGINE, metavar="TOKENS",
+    ),
+    _option(
+        names.FLAG_KV_TOKENS, EngineOptions, parse.number(16), "16384",
+        "positions of KV memory, shared by live requests and the prefix cache", roles=_ENGINE,
+        metavar="TOKENS",
+    ),
+    _option(
+        names.FLAG_MAX_RUNNING, EngineOptions, parse.number(1, 4096), "64",
+        "requests that run at once; more wait in the queue", roles=_ENGINE, metavar="COUNT",
+    ),
+    _option(
+        "--max-queued-requests", EngineOptions, parse.number(1), "1024",
+        "requests that wait; more are refused with 429", roles=_ENGINE, metavar="COUNT",
+    ),
+    _option(
+        "--max-chunk-tokens", EngineOptions, parse.number(16), "512",
+        "prompt tokens computed in one step; larger is faster alone, smaller smoother together",
+        roles=_ENGINE, metavar="TOKENS",
+    ),
+    _choice(
+        names.FLAG_DTYPE, EngineOptions, ("auto", "float32", "bfloat16"),
+        "type of computing; auto is float32 on a CPU and bfloat16 on a GPU", _ENGINE,
+    ),
+    _choice(
+        "--load-format", EngineOptions, ("auto", "dense", "dummy"),
+        "weights as packed as the file has them, unpacked, or random without reading any", _ENGINE,
+    ),
+    _option(
+        "--device", EngineOptions, parse.text, "cpu",
+        "cpu, cuda or cuda:INDEX", roles=_ENGINE, metavar="DEVICE",
+    ),
+    _option(
+        names.FLAG_THREADS, EngineOptions, parse.number(0, 4096), "0",
+        "CPU threads of a worker; 0 takes the cores there are", roles=_ENGINE, metavar="COUNT",
+    ),
+    *(
+        _option(
+            flag, EngineOptions, parse.only_one, "1", f"{what}; only 1 is served yet",
+            roles=_ENGINE, metavar="COUNT",
+        )
+        for flag, what in (
+            (names.FLAG_TENSOR_PARALLEL, "ranks that share each layer"),
+            (names.FLAG_PIPELINE_PARALLEL, "ranks that share the layers out"),
+            (names.FLAG_DATA_PARALLEL, "copies of the model in one worker"),
+        )
+    ),
+    _choice(
+        "--log-level", LogOptions, ("info", "debug", "warning", "error"),
+        "least level logged", _ALL,
+    ),
+    _choice(
+        "--log-format", LogOptions, ("auto", "text", "json"),
+        "shape of log lines; auto is text on a terminal and json elsewhere", _ALL,
+    ),
+)  # fmt: skip
+
+
+def options_of(role: Role) -> tuple[Option, ...]:
+    """Give the options a verb takes."""
+    return tuple(option for option in OPTIONS if role in option.roles)

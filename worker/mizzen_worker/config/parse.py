@@ -1,0 +1,95 @@
+"""Owns turning texts into values, one function a kind; owns no names and no defaults. Pure.
+
+Each raises ``ValueError`` with the end of a sentence: what the value must be.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Parser = Callable[[str], Any]
+
+
+def text(value: str) -> str:
+    """Take any text that is not empty."""
+    if not value:
+        msg = "it must not be empty"
+        raise ValueError(msg)
+    return value
+
+
+def path(value: str) -> Path:
+    """Take a path; a leading ``~`` is the home folder."""
+    return Path(text(value)).expanduser()
+
+
+def truth(value: str) -> bool:
+    """Take true or false."""
+    if value not in {"true", "false"}:
+        msg = "it must be true or false"
+        raise ValueError(msg)
+    return value == "true"
+
+
+def number(least: int, most: int | None = None) -> Parser:
+    """Make a parser of whole numbers in a range."""
+
+    def parse(value: str) -> int:
+        try:
+            parsed = int(value)
+        except ValueError:
+            msg = "it must be a whole number"
+            raise ValueError(msg) from None
+        if parsed < least or (most is not None and parsed > most):
+            top = "" if most is None else f" to {most}"
+            msg = f"it must be {least}{top or ' or more'}"
+            raise ValueError(msg)
+        return parsed
+
+    return parse
+
+
+def seconds(least: float = 0.0) -> Parser:
+    """Make a parser of durations."""
+
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            msg = "it must be a number of seconds"
+            raise ValueError(msg) from None
+        if not least <= parsed < float("inf"):
+            msg = f"it must be {least:g} seconds or more"
+            raise ValueError(msg)
+        return parsed
+
+    return parse
+
+
+def one_of(*choices: str) -> Parser:
+    """Make a parser of fixed words."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            msg = f"it must be one of {', '.join(choices)}"
+            raise ValueError(msg)
+        return value
+
+    return parse
+
+
+def only_one(value: str) -> int:
+    """Take the one size that is served so far."""
+    if value != "1":
+        msg = "only 1 is served yet"
+        raise ValueError(msg)
+    return 1
+
+
+def addresses(value: str) -> tuple[str, ...]:
+    """Take addresses separated by commas."""
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        msg = "it must name at least one tcp://HOST:PORT"
+        raise ValueError(msg)
+    return found

@@ -1,0 +1,102 @@
+"""Owns which source of an option wins, and remembers it; owns no table and no reading of files.
+
+Order: flag, then configuration file, then default. Values of the environment are not options: the
+operator's names are read in ``env.py``. Pure.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mizzen_worker.config.groups import (
+    AdminOptions,
+    EngineOptions,
+    HttpOptions,
+    LogOptions,
+    ModelOptions,
+    WireOptions,
+)
+from mizzen_worker.config.options import OPTIONS, Option, Role, options_of
+from mizzen_worker.contracts.errors import ConfigError
+
+GroupT = TypeVar(
+    "GroupT", ModelOptions, HttpOptions, AdminOptions, WireOptions, EngineOptions, LogOptions
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedValue:
+    """One option's value and where it is from."""
+
+    option: Option
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """Every option of one verb, resolved."""
+
+    role: Role
+    values: Mapping[str, ResolvedValue]
+
+    def group(self, kind: type[GroupT]) -> GroupT:
+        """Make one typed group; options that the verb does not take have their defaults."""
+        fields = {
+            option.field: self.values[option.flag].value
+            if option.flag in self.values
+            else _default(option)
+            for option in OPTIONS
+            if option.group is kind
+        }
+        return kind(**fields)
+
+
+def resolve(
+    role: Role, *, flags: Mapping[str, str], file: Mapping[str, str], file_name: str
+) -> Configuration:
+    """Resolve every option; raises ``ConfigError`` with one sentence for the first wrong one."""
+    taken = options_of(role)
+    known = {option.key for option in taken}
+    for key in file:
+        if key not in known:
+            msg = f"{file_name}: {key!r} is no option of {role.value}{did_you_mean(key, known)}"
+            raise ConfigError(msg)
+    return Configuration(
+        role=role,
+        values={option.flag: _resolve(option, flags, file, file_name) for option in taken},
+    )
+
+
+def did_you_mean(word: str, known: set[str] | frozenset[str]) -> str:
+    """Give the end of a sentence that suggests what was meant."""
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _resolve(
+    option: Option, flags: Mapping[str, str], file: Mapping[str, str], file_name: str
+) -> ResolvedValue:
+    if option.flag in flags:
+        return _parsed(option, flags[option.flag], "flag")
+    if option.key in file:
+        return _parsed(option, file[option.key], f"file {file_name}")
+    if option.is_required:
+        msg = f"{option.flag} is missing; give it: {option.help}"
+        raise ConfigError(msg)
+    return ResolvedValue(option=option, value=_default(option), source="default")
+
+
+def _parsed(option: Option, text: str, source: str) -> ResolvedValue:
+    try:
+        value = option.parser(text)
+    except ValueError as error:
+        where = "" if source == "flag" else f" (in {source})"
+        msg = f"{option.flag}: {text!r} cannot be used{where}; {error}"
+        raise ConfigError(msg) from error
+    return ResolvedValue(option=option, value=value, source=source)
+
+
+def _default(option: Option) -> Any:
+    return None if option.default is None else option.parser(option.default)

@@ -1,0 +1,94 @@
+"""Owns the DetokenizerManager process: its ROUTER and its loop; owns no text (``Texts`` does).
+
+Bounded: the TokenizerManager has at most one unanswered ``Feed`` per live request.
+"""
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import zmq
+
+from mizzen_worker.contracts.errors import WireError
+from mizzen_worker.detokenizer.settings import DetokenizerSettings
+from mizzen_worker.detokenizer.text import Texts
+from mizzen_worker.ipc.codec import from_detokenizer_codec, to_detokenizer_codec
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.zmq_channel import bind
+from mizzen_worker.vocabulary.load import load_vocabulary
+from mizzen_worker.vocabulary.token_bytes import token_bytes_of
+
+logger = logging.getLogger(__name__)
+
+_MAX_MESSAGES_PER_TURN = 256
+_SEND_LIMIT_MS = 5_000
+_IDLE_WAIT_S = 0.5
+
+
+class DetokenizerServer:
+    """Answers one TokenizerManager. Owned by one thread."""
+
+    def __init__(self, settings: DetokenizerSettings) -> None:
+        vocabulary = load_vocabulary(Path(settings.model))
+        self._texts = Texts(token_bytes_of(vocabulary.tokenizer.to_str()))
+        self._decode = to_detokenizer_codec().decode
+        self._encode = from_detokenizer_codec().encode
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.sndhwm = self._socket.rcvhwm = 1 << 16
+        self._socket.sndtimeo = _SEND_LIMIT_MS
+        bind(self._socket, settings.address)
+
+    @property
+    def num_open(self) -> int:
+        """Texts held now."""
+        return self._texts.num_open
+
+    def run_once(self, timeout_s: float) -> int:
+        """Answer what arrived, waiting for the first message; give how many there were."""
+        if not self._socket.poll(max(1, int(timeout_s * 1000)), zmq.POLLIN):
+            return 0
+        for num_done in range(_MAX_MESSAGES_PER_TURN):
+            try:
+                peer, payload = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return num_done
+            try:
+                answer = self._texts.take(self._decode(payload))
+            except WireError as error:
+                logger.warning("refused a malformed message", extra={"detail": str(error)})
+                continue
+            if answer is not None:
+                self._socket.send_multipart([peer, self._encode(answer)])
+        return _MAX_MESSAGES_PER_TURN
+
+    def close(self) -> None:
+        """Unbind."""
+        self._socket.close(linger=0)
+        self._context.term()
+
+
+def main() -> None:
+    """Run the process; the one argument is the descriptor of the line to the launcher."""
+    link = ParentLink(int(sys.argv[1]))
+    settings = link.read_configuration(DetokenizerSettings)
+    drain = DrainHandler()
+    tie_to_parent(link, drain)
+    settings.log.start("detokenizer")
+    server = DetokenizerServer(settings)
+    num_turns = 0
+    reported_s = 0.0
+    while drain.take() is None:
+        server.run_once(_IDLE_WAIT_S)
+        num_turns += 1
+        now_s = time.monotonic()
+        if now_s - reported_s >= 1:
+            reported_s = now_s
+            link.report(Report(state="ready", num_beats=num_turns, num_live=server.num_open))
+    server.close()
+
+
+if __name__ == "__main__":
+    main()

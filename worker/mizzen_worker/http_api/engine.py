@@ -1,0 +1,104 @@
+"""Owns what every route of a front process shares; owns no routes and no sockets.
+
+The Engine object: everything hangs here, nothing is module state, so a test may have several.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mizzen_worker.contracts.errors import (
+    PromptTooLongError,
+    RequestError,
+    UnavailableError,
+    UnknownModelError,
+)
+from mizzen_worker.contracts.ids import RequestId, TokenId
+from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.tokenizer.chat_template import ChatTemplate
+from mizzen_worker.tokenizer.encode import TextEncoder
+from mizzen_worker.tokenizer.manager import TokenizerManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Bounds of one front process."""
+
+    max_body_bytes: int = 8 * 1024 * 1024
+    keep_alive_s: float = 5.0
+    retry_after_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontEngine:
+    """One front process; ``wall_clock`` gives Unix seconds, ``random_bits`` fresh random bits."""
+
+    served_name: str
+    encoder: TextEncoder
+    template: ChatTemplate | None
+    manager: TokenizerManager
+    recorder: Recorder
+    limits: HttpLimits
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    random_bits: Callable[[int], int]
+    started_at: int
+
+    def new_request_id(self) -> RequestId:
+        """Draw an id that no client can guess."""
+        return RequestId(f"{self.random_bits(128):032x}")
+
+    def seed_of(self, given: int | None) -> int:
+        """Give the seed of a request: the client's, or a fresh one."""
+        return self.random_bits(63) if given is None else given & ((1 << 63) - 1)
+
+    def check_model(self, name: str) -> None:
+        """Raise ``UnknownModelError`` for a model that is not served here."""
+        if name != self.served_name:
+            msg = f"model {name!r} is not served here; this server serves {self.served_name!r}"
+            raise UnknownModelError(
+                msg,
+                field="model",
+            )
+
+    def output_limit(
+        self, prompt_ids: tuple[TokenId, ...], asked: int | None, *, field: str, default: int | None
+    ) -> int:
+        """Decide how many tokens may follow a prompt.
+
+        Raises ``PromptTooLongError`` when prompt and output do not fit, ``UnavailableError`` while
+        no worker has said how much fits.
+        """
+        capacity = self.manager.workers.capacity()
+        if capacity is None:
+            msg = "no worker takes requests at the moment"
+            raise UnavailableError(
+                msg,
+                retry_after_s=self.limits.retry_after_s,
+            )
+        num_prompt = len(prompt_ids)
+        if num_prompt == 0:
+            msg = "the prompt has no tokens; give some text"
+            raise RequestError(msg, field="prompt")
+        limit = min(capacity.context_length, capacity.kv_tokens)
+        room = limit - num_prompt
+        if room < 1:
+            msg = (
+                f"the prompt has {num_prompt} tokens and this server's limit is {limit} for prompt "
+                "and output together; shorten the prompt"
+            )
+            raise PromptTooLongError(
+                msg,
+                field="messages" if field.startswith("max_c") else None,
+            )
+        if asked is None:
+            return room if default is None else min(default, room)
+        if asked > room:
+            msg = (
+                f"{field} is {asked}, and with the prompt's {num_prompt} tokens that is more than "
+                f"this server's limit of {limit}; ask for at most {room}"
+            )
+            raise PromptTooLongError(
+                msg,
+                field=field,
+            )
+        return asked

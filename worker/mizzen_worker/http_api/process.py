@@ -1,0 +1,216 @@
+"""Owns the front process: HTTP server, TokenizerManager and their connections, in one event loop.
+
+Owns no decision. Started by the launcher with its whole configuration; imports no torch.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.contracts.ids import InstanceId, TokenId
+from mizzen_worker.http_api.app import create_app
+from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
+from mizzen_worker.http_api.front_settings import FrontSettings
+from mizzen_worker.ipc.connection import WorkerConnection
+from mizzen_worker.ipc.curve import read_client_keys
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
+from mizzen_worker.ipc.zmq_link import ZmqLinks
+from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.tokenizer.chat_template import ChatTemplate
+from mizzen_worker.tokenizer.encode import TextEncoder
+from mizzen_worker.tokenizer.manager import TokenizerManager
+from mizzen_worker.tokenizer.manager_settings import ManagerSettings
+from mizzen_worker.tokenizer.text_channel import LinkTextChannel
+from mizzen_worker.tokenizer.workers import Workers
+from mizzen_worker.vocabulary.load import Vocabulary, load_vocabulary
+
+logger = logging.getLogger(__name__)
+
+_REPORT_S = 0.25
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Front:
+    """What the parts of the process share."""
+
+    settings: FrontSettings
+    manager: TokenizerManager
+    engine: FrontEngine
+    pool: WorkerPool
+    texts: LinkTextChannel
+
+
+def main() -> None:
+    """Run the process; the one argument is the descriptor of the line to the launcher."""
+    link = ParentLink(int(sys.argv[1]))
+    settings = link.read_configuration(FrontSettings)
+    drain = DrainHandler()
+    tie_to_parent(link, drain)
+    settings.log.start("front")
+    listener = _bind(settings.http_host, settings.http_port)
+    link.report(Report(state="starting", num_beats=0))
+    vocabulary = load_vocabulary(Path(settings.model))
+    uvloop.run(_serve(settings, vocabulary, listener, link, drain))
+
+
+async def _serve(
+    settings: FrontSettings,
+    vocabulary: Vocabulary,
+    listener: socket.socket,
+    link: ParentLink,
+    drain: DrainHandler,
+) -> None:
+    front = _build(settings, vocabulary)
+    app = create_app(front.engine)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+            server_header=False,
+        )
+    )
+    host, port = listener.getsockname()[:2]
+    tasks = [
+        asyncio.create_task(front.pool.run()),
+        asyncio.create_task(front.texts.run(front.manager)),
+        asyncio.create_task(front.manager.run()),
+        asyncio.create_task(_report(front, link, drain, server, f"{host} {port}")),
+    ]
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await asyncio.wait({serving, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            logger.error("front process fails", exc_info=task.exception())
+            raise SystemExit(1)
+    await serving
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
+    recorder = Recorder("front")
+    keys = read_client_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
+    links = ZmqLinks(keys=keys)
+    texts = LinkTextChannel(settings.detokenizer, open_link=ZmqLinks().open_link)
+    connections = ConnectionSet()
+    manager = TokenizerManager(
+        workers=Workers(tokenizer_fingerprint=vocabulary.fingerprint),
+        send=connections.send,
+        texts=texts,
+        recorder=recorder,
+        clock=time.monotonic,
+        settings=ManagerSettings(
+            max_live_requests=settings.max_live_requests,
+            resume_timeout_s=settings.resume_timeout_s,
+            end_ids=frozenset(TokenId(index) for index in vocabulary.end_ids),
+        ),
+    )
+
+    def connect(address: str) -> WorkerConnection:
+        return WorkerConnection(
+            address,
+            open_link=links.open_link,
+            instance_id=InstanceId(settings.instance_id),
+            listener=manager,
+            clock=time.monotonic,
+        )
+
+    pool = WorkerPool(names=settings.workers, connect=connect, connections=connections)
+    template = (
+        ChatTemplate(
+            vocabulary.chat_template,
+            bos_token=vocabulary.bos_token,
+            eos_token=vocabulary.eos_token,
+        )
+        if vocabulary.chat_template is not None
+        else None
+    )
+    engine = FrontEngine(
+        served_name=settings.served_name,
+        encoder=TextEncoder(vocabulary),
+        template=template,
+        manager=manager,
+        recorder=recorder,
+        limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
+        clock=time.monotonic,
+        wall_clock=_wall_clock,
+        random_bits=secrets.randbits,
+        started_at=int(_wall_clock()),
+    )
+    return _Front(settings=settings, manager=manager, engine=engine, pool=pool, texts=texts)
+
+
+async def _report(
+    front: _Front, link: ParentLink, drain: DrainHandler, server: "_Server", address: str
+) -> None:
+    """Say once in a while how it goes, and carry out a drain."""
+    num_beats = 0
+    ends_at_s: float | None = None
+    while True:
+        wish = drain.take()
+        if wish is not None:
+            front.manager.drain()
+            ends_at_s = time.monotonic() + wish.deadline_s
+        num_live = front.manager.num_live
+        if ends_at_s is not None and (num_live == 0 or time.monotonic() > ends_at_s):
+            server.should_exit = True
+            return
+        num_beats += 1
+        state = "ready" if front.manager.is_accepting else "waiting"
+        link.report(
+            Report(
+                state=state if ends_at_s is None else "draining",
+                num_beats=num_beats,
+                detail=address,
+                num_live=num_live,
+                metrics=front.engine.recorder.text() if num_beats % 4 == 1 else "",
+            )
+        )
+        await asyncio.sleep(_REPORT_S)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the launcher."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Bind before anything slow happens, so that a taken port is said at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        msg = f"--http-port: {host}:{port} cannot be bound: {error.strerror}; give another port"
+        raise ConfigError(msg) from error
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _wall_clock() -> float:
+    return time.time()  # noqa: TID251 - the edge where wall-clock time enters
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Owns turning what pydantic says into one sentence: field, what is wrong, value, remedy. Pure.
+
+Also owns which fields are known but not served yet: with a value that would change the answer they
+are refused by name, never ignored. Fields nobody knows are ignored, as OpenAI's API does.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mizzen_worker.contracts.errors import RequestError
+
+_MAX_SHOWN_CHARS = 60
+
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (0,),
+    "logit_bias": ({},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "reasoning_effort": ("none",),
+    "regex": ("",),
+    "ebnf": ("",),
+    "json_schema": ("",),
+    "structural_tag": ("",),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "stop_regex": ("", []),
+    "lora_path": ("",),
+    "input_embeds": (),
+    "image_data": ([],),
+    "audio_data": ([],),
+    "video_data": ([],),
+    "return_logprob": (False,),
+    "return_hidden_states": (False,),
+    "session_params": (),
+    "custom_logit_processor": ("",),
+    "custom_params": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "use_beam_search": (False,),
+    "prompt_embeds": (),
+}
+"""Fields not served: the values that mean what happens anyway. ``None`` is always one of them."""
+
+
+def refuse_unserved(body: Mapping[str, Any], *, prefix: str = "") -> None:
+    """Raise ``RequestError`` for the first field whose meaning would be lost."""
+    for name, neutral in NEUTRAL_VALUES.items():
+        value = body.get(name)
+        if value is None or any(type(value) is type(one) and value == one for one in neutral):
+            continue
+        if isinstance(value, float) and value in neutral:
+            continue
+        msg = (
+            f"{prefix}{name} is {_shown(value)}, which this server does not serve yet; leave it out"
+        )
+        raise RequestError(
+            msg,
+            field=f"{prefix}{name}",
+        )
+
+
+def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
+    """Make the error for a body that pydantic refused; the first finding is told."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        reason = first.get("ctx", {}).get("error", "it does not parse")
+        return RequestError(f"the body is no JSON: {reason}; send a JSON object")
+    field = field_name(first["loc"])
+    value = first.get("input")
+    match first["type"]:
+        case "missing":
+            return RequestError(f"{field} is missing; give it", field=field)
+        case "model_attributes_type" | "dict_type":
+            return RequestError(
+                f"{field or 'the body'} is {_shown(value)}; it must be a JSON object",
+                field=field or None,
+            )
+        case "value_error":
+            reason = str(first.get("ctx", {}).get("error", first["msg"]))
+            return RequestError(f"{field}: {reason}", field=field)
+    reason = str(first["msg"])
+    reason = reason[:1].lower() + reason[1:]
+    return RequestError(f"{field} is {_shown(value)}: {reason}", field=field)
+
+
+def field_name(location: Sequence[str | int]) -> str:
+    """Write a location as a client would: ``messages[0].content``."""
+    name = ""
+    for part in location:
+        if part == "body" and not name:
+            continue
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif "[" in part or part in {"str", "int", "float", "bool", "list", "dict"}:
+            continue
+        else:
+            name += f".{part}" if name else part
+    return name
+
+
+def _shown(value: Any) -> str:
+    """Show a short value; longer ones may be somebody's text and are only described."""
+    if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARS:
+        return f"a string of {len(value)} characters"
+    shown = repr(value)
+    return shown if len(shown) <= _MAX_SHOWN_CHARS else f"a {type(value).__name__}"

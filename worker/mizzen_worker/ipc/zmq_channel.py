@@ -1,0 +1,157 @@
+"""Owns the worker's ROUTER; owns no message meaning (the loop has it) and no keys' files.
+
+Every queue is bounded: ZMQ's high-water marks on both sides, and above them the credit of each
+peer. Sending never blocks: what the socket does not take stays in that peer's outbox and is tried
+again at the next ``receive``.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import zmq
+
+from mizzen_worker.contracts.errors import ConfigError, WireError
+from mizzen_worker.contracts.ids import PeerId
+from mizzen_worker.contracts.messages import ToTokenizer, ToWorker
+from mizzen_worker.ipc.codec import MAX_MESSAGE_BYTES, to_tokenizer_codec, to_worker_codec
+from mizzen_worker.ipc.curve import CurveServer, ServerKeys
+from mizzen_worker.ipc.peers import PeerBook, refusal
+
+logger = logging.getLogger(__name__)
+
+HIGH_WATER_MARK = 4096
+"""Messages ZMQ queues per connection and direction."""
+
+
+class ZmqEndpoint:
+    """A worker's side; implements ``WorkerEndpoint``. Owned by one loop; not thread safe."""
+
+    def __init__(
+        self, address: str, *, clock: Callable[[], float], keys: ServerKeys | None = None
+    ) -> None:
+        self._clock = clock
+        self._book = PeerBook()
+        self._decode = to_worker_codec().decode
+        self._encode = to_tokenizer_codec().encode
+        self._num_malformed = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._curve = CurveServer(self._context, keys) if keys is not None else None
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self._socket.sndhwm = HIGH_WATER_MARK
+        self._socket.rcvhwm = HIGH_WATER_MARK
+        self._socket.router_mandatory = True
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.IPV6, 1)
+        if self._curve is not None:
+            self._curve.protect(self._socket)
+        try:
+            bind(self._socket, address)
+        except ConfigError:
+            self.close()
+            raise
+
+    @property
+    def num_malformed(self) -> int:
+        """Messages refused because they were no messages."""
+        return self._num_malformed
+
+    @property
+    def address(self) -> str:
+        """Where it is bound; a wildcard port is resolved."""
+        endpoint: bytes = self._socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+        return endpoint.rstrip(b"\0").decode()
+
+    def receive(self, max_messages: int, timeout_s: float) -> Sequence[tuple[PeerId, ToWorker]]:
+        """See ``WorkerEndpoint``."""
+        self._flush()
+        messages: list[tuple[PeerId, ToWorker]] = []
+        if timeout_s > 0 and not self._socket.poll(max(1, int(timeout_s * 1000)), zmq.POLLIN):
+            return messages
+        for _ in range(max_messages):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            message = self._admit(PeerId(frames[0]), frames[1:])
+            if message is not None:
+                messages.append((PeerId(frames[0]), message))
+        if messages:
+            self._flush()
+        return messages
+
+    def send(self, peer: PeerId, message: ToTokenizer) -> None:
+        """See ``WorkerEndpoint``."""
+        outbox = self._book.outbox(peer)
+        if outbox is not None:
+            outbox.put(message)
+            self._flush_peer(peer)
+
+    def lost_peers(self) -> Sequence[PeerId]:
+        """See ``WorkerEndpoint``."""
+        return self._book.lost(self._clock())
+
+    @property
+    def num_unsent(self) -> int:
+        """Messages that wait for a peer's credit or for room; what a drain waits for."""
+        outboxes = [self._book.outbox(peer) for peer in self._book.peers()]
+        return sum(len(box.ready) + box.num_held for box in outboxes if box is not None)
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Unbind, giving messages already sent some time to leave. Idempotent."""
+        self._socket.close(linger=int(linger_s * 1000))
+        if self._curve is not None:
+            self._curve.close()
+            self._curve = None
+        self._context.term()
+
+    def _admit(self, peer: PeerId, frames: Sequence[bytes]) -> ToWorker | None:
+        try:
+            message = self._decode(b"".join(frames))
+        except WireError as error:
+            self._num_malformed += 1
+            logger.warning("refused a malformed message", extra={"detail": str(error)})
+            self._answer(peer, refusal(str(error)))
+            return None
+        refused = self._book.receive(peer, message, self._clock())
+        if refused is None:
+            return message
+        self._answer(peer, refused)
+        return None
+
+    def _answer(self, peer: PeerId, message: ToTokenizer) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send_multipart([peer, self._encode(message)], zmq.NOBLOCK)
+
+    def _flush(self) -> None:
+        for peer in self._book.peers():
+            self._flush_peer(peer)
+
+    def _flush_peer(self, peer: PeerId) -> None:
+        outbox = self._book.outbox(peer)
+        while outbox is not None and outbox.ready:
+            try:
+                self._socket.send_multipart([peer, self._encode(outbox.ready[0])], zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                self._book.drop(peer)
+                return
+            outbox.ready.popleft()
+
+
+def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Bind, removing the socket file that a killed process left; raises ``ConfigError``."""
+    parts = urlsplit(address)
+    if parts.scheme == "ipc":
+        Path(parts.netloc + parts.path).unlink(missing_ok=True)
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        msg = f"cannot bind {address}: {error.strerror}; choose another address or end who has it"
+        raise ConfigError(msg) from error

@@ -1,0 +1,137 @@
+"""Owns one DEALER connection in an asyncio loop, with its monitor; owns no message meaning.
+
+The socket is used without ZMQ's own asyncio wrapper: its file descriptor is edge-triggered, so
+after every send the receive side is looked at too. A link is connected once: when the monitor says
+that the connection ended, the link is lost and its owner opens a new one.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from mizzen_worker.ipc.codec import MAX_MESSAGE_BYTES
+from mizzen_worker.ipc.curve import ClientKeys, protect_client
+from mizzen_worker.ipc.link import LinkLostError
+from mizzen_worker.ipc.zmq_channel import HIGH_WATER_MARK
+
+_MAX_TAKEN = 1024
+"""Messages held in Python before ZMQ's own queue is left to fill."""
+_EVENT_TO_REASON = {
+    int(zmq.EVENT_DISCONNECTED): "the connection ended",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "the peer does not know this client's CURVE key",
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "the peer's CURVE key or protocol differs",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "the handshake failed",
+}
+
+
+class ZmqLink:
+    """A tokenizer's side; implements ``Link``."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        *,
+        keys: ClientKeys | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._arrived: deque[bytes] = deque()
+        self._wakes = asyncio.Event()
+        self._lost_because: str | None = None
+        self._is_closed = False
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.sndhwm = HIGH_WATER_MARK
+        self._socket.rcvhwm = HIGH_WATER_MARK
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._socket.setsockopt(zmq.IPV6, 1)
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        if keys is not None:
+            protect_client(self._socket, keys)
+        events = 0
+        for event in _EVENT_TO_REASON:
+            events |= event
+        self._monitor: zmq.Socket[Any] = self._socket.get_monitor_socket(events)
+        self._loop.add_reader(self._socket.fileno(), self._on_readable)
+        self._loop.add_reader(self._monitor.fileno(), self._on_monitor)
+        self._socket.connect(address)
+
+    def send(self, payload: bytes) -> bool:
+        """See ``Link``."""
+        if self._is_closed:
+            return False
+        try:
+            self._socket.send(payload, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        finally:
+            self._on_readable()
+        return True
+
+    async def receive(self) -> Sequence[bytes]:
+        """See ``Link``."""
+        self._on_readable()
+        while not self._arrived:
+            if self._lost_because is not None:
+                raise LinkLostError(self._lost_because)
+            self._wakes.clear()
+            await self._wakes.wait()
+        taken = list(self._arrived)
+        self._arrived.clear()
+        return taken
+
+    def close(self) -> None:
+        """See ``Link``."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._lose("closed")
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_reader(self._monitor.fileno())
+        self._socket.disable_monitor()
+        self._socket.close(linger=0)
+
+    def _lose(self, reason: str) -> None:
+        self._lost_because = self._lost_because or reason
+        self._wakes.set()
+
+    def _on_readable(self) -> None:
+        if self._is_closed:
+            return
+        with contextlib.suppress(zmq.Again):
+            while len(self._arrived) < _MAX_TAKEN:
+                self._arrived.append(self._socket.recv(zmq.NOBLOCK))
+        if self._arrived:
+            self._wakes.set()
+
+    def _on_monitor(self) -> None:
+        with contextlib.suppress(zmq.Again):
+            while not self._is_closed:
+                event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
+                reason = _EVENT_TO_REASON.get(int(event["event"]))
+                if reason is not None:
+                    self._lose(reason)
+
+
+class ZmqLinks:
+    """Opens links of one process; owns the ZMQ context."""
+
+    def __init__(self, *, keys: ClientKeys | None = None) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._keys = keys
+
+    def open_link(self, address: str) -> ZmqLink:
+        """Begin to connect. Implements ``OpenLink``; CURVE protects tcp only."""
+        keys = self._keys if address.startswith("tcp://") else None
+        return ZmqLink(self._context, address, keys=keys)
+
+    def close(self) -> None:
+        """End the context; every link must be closed already."""
+        self._context.term()

@@ -1,0 +1,166 @@
+"""Owns every metric's name, kind, labels and meaning; owns no values.
+
+Names are a contract with dashboards and the autoscaler: prefix ``mizzen_``, unit at the end, and
+``_total`` for counters. The reference in the documentation is generated from this table.
+"""
+
+import enum
+from dataclasses import dataclass
+
+LATENCY_BUCKETS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+
+
+class MetricKind(enum.Enum):
+    """How a value behaves."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One family; ``process`` says who exposes it."""
+
+    name: str
+    kind: MetricKind
+    meaning: str
+    process: str
+    labels: tuple[str, ...] = ()
+
+
+def _front(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, meaning=meaning, process="front", labels=labels)
+
+
+def _rank(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, meaning=meaning, process="rank", labels=labels)
+
+
+def _launcher(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, meaning=meaning, process="launcher", labels=labels)
+
+
+HTTP_REQUESTS = _front(
+    "mizzen_http_requests_total", MetricKind.COUNTER, "HTTP answers sent.", "route", "status"
+)
+REQUESTS_FINISHED = _front(
+    "mizzen_requests_finished_total",
+    MetricKind.COUNTER,
+    "Generation requests that ended, by how: stop, length, abort, error.",
+    "reason",
+)
+REQUESTS_RESUMED = _front(
+    "mizzen_requests_resumed_total",
+    MetricKind.COUNTER,
+    "Times a request went on at a worker after its worker was lost or handed it back.",
+)
+LIVE_REQUESTS = _front(
+    "mizzen_live_requests", MetricKind.GAUGE, "Generation requests accepted and not ended."
+)
+PROMPT_TOKENS = _front(
+    "mizzen_prompt_tokens_total", MetricKind.COUNTER, "Tokens of prompts of ended requests."
+)
+COMPLETION_TOKENS = _front(
+    "mizzen_completion_tokens_total", MetricKind.COUNTER, "Tokens generated for ended requests."
+)
+CACHED_TOKENS = _front(
+    "mizzen_cached_prompt_tokens_total",
+    MetricKind.COUNTER,
+    "Prompt tokens of ended requests that came from the prefix cache.",
+)
+TIME_TO_FIRST_TOKEN = _front(
+    "mizzen_time_to_first_token_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request's acceptance to its first token.",
+)
+INTER_TOKEN_LATENCY = _front(
+    "mizzen_inter_token_latency_seconds",
+    MetricKind.HISTOGRAM,
+    "Between two tokens of a request, after the first.",
+)
+REQUEST_LATENCY = _front(
+    "mizzen_request_latency_seconds", MetricKind.HISTOGRAM, "From acceptance to the end."
+)
+WORKERS_ATTACHED = _front(
+    "mizzen_workers_attached", MetricKind.GAUGE, "Workers this process is connected to."
+)
+RUNNING_REQUESTS = _rank(
+    "mizzen_running_requests", MetricKind.GAUGE, "Requests in the running batch."
+)
+QUEUED_REQUESTS = _rank(
+    "mizzen_queued_requests", MetricKind.GAUGE, "Requests waiting for their first step."
+)
+KV_TOKENS_USED = _rank(
+    "mizzen_kv_used_tokens", MetricKind.GAUGE, "KV positions in use by live requests."
+)
+KV_TOKENS_CACHED = _rank(
+    "mizzen_kv_cached_tokens", MetricKind.GAUGE, "KV positions in the prefix cache, in use or not."
+)
+KV_TOKENS_TOTAL = _rank("mizzen_kv_capacity_tokens", MetricKind.GAUGE, "KV positions there are.")
+ENGINE_STEPS = _rank("mizzen_engine_steps_total", MetricKind.COUNTER, "Steps launched.")
+ENGINE_STEP_SECONDS = _rank(
+    "mizzen_engine_step_seconds_total",
+    MetricKind.COUNTER,
+    "Seconds spent in steps; with mizzen_engine_steps_total the mean step time.",
+)
+ENGINE_TOKENS = _rank(
+    "mizzen_engine_generated_tokens_total", MetricKind.COUNTER, "Tokens sampled and kept."
+)
+ENGINE_PREFILL_TOKENS = _rank(
+    "mizzen_engine_prefill_tokens_total", MetricKind.COUNTER, "Prompt tokens computed."
+)
+ENGINE_CACHED_TOKENS = _rank(
+    "mizzen_engine_cached_tokens_total",
+    MetricKind.COUNTER,
+    "Prompt tokens taken from the prefix cache.",
+)
+ENGINE_RETRACTIONS = _rank(
+    "mizzen_engine_retractions_total",
+    MetricKind.COUNTER,
+    "Requests moved back to the queue for lack of KV memory.",
+)
+ENGINE_HANDED_BACK = _rank(
+    "mizzen_engine_handed_back_requests_total",
+    MetricKind.COUNTER,
+    "Requests given back unfinished: queue full, draining or restarting.",
+)
+PROCESS_UP = _launcher(
+    "mizzen_process_up", MetricKind.GAUGE, "1 while a process of this pod runs.", "process"
+)
+PROCESS_RESTARTS = _launcher(
+    "mizzen_process_restarts_total",
+    MetricKind.COUNTER,
+    "Times a process was started again.",
+    "process",
+)
+
+METRICS: tuple[Metric, ...] = (
+    HTTP_REQUESTS,
+    REQUESTS_FINISHED,
+    REQUESTS_RESUMED,
+    LIVE_REQUESTS,
+    PROMPT_TOKENS,
+    COMPLETION_TOKENS,
+    CACHED_TOKENS,
+    TIME_TO_FIRST_TOKEN,
+    INTER_TOKEN_LATENCY,
+    REQUEST_LATENCY,
+    WORKERS_ATTACHED,
+    RUNNING_REQUESTS,
+    QUEUED_REQUESTS,
+    KV_TOKENS_USED,
+    KV_TOKENS_CACHED,
+    KV_TOKENS_TOTAL,
+    ENGINE_STEPS,
+    ENGINE_STEP_SECONDS,
+    ENGINE_TOKENS,
+    ENGINE_PREFILL_TOKENS,
+    ENGINE_CACHED_TOKENS,
+    ENGINE_RETRACTIONS,
+    ENGINE_HANDED_BACK,
+    PROCESS_UP,
+    PROCESS_RESTARTS,
+)

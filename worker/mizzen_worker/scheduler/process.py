@@ -1,0 +1,196 @@
+"""Owns the wiring of a rank's process: model, endpoint, loop, reports; owns no decision.
+
+Started by the launcher with its whole configuration. A ``DeviceError`` or ``InvariantError`` ends
+the process: the launcher starts it again or ends the pod.
+"""
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+from mizzen_worker.contracts.errors import WorkerError
+from mizzen_worker.contracts.ids import InstanceId
+from mizzen_worker.contracts.messages import WIRE_VERSION, ModelIdentity
+from mizzen_worker.ipc.curve import read_server_keys
+from mizzen_worker.ipc.parent_link import Drain as DrainWish
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
+from mizzen_worker.model_executor.factory import (
+    ComputeType,
+    LoadedModel,
+    RunnerOptions,
+    WeightFormat,
+    load_runner,
+)
+from mizzen_worker.observability import metric_names
+from mizzen_worker.observability.recorder import LastTotals, Recorder
+from mizzen_worker.scheduler.control import Drain, DrainMode
+from mizzen_worker.scheduler.counters import SchedulerCounters
+from mizzen_worker.scheduler.loop import SchedulerLoop
+from mizzen_worker.scheduler.rank_settings import RankSettings
+from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.vocabulary.load import load_vocabulary
+
+logger = logging.getLogger(__name__)
+
+_REPORT_S = 1.0
+_LAST_WORDS_S = 2.0
+
+
+def main() -> None:
+    """Run the process; the one argument is the descriptor of the line to the launcher."""
+    link = ParentLink(int(sys.argv[1]))
+    settings = link.read_configuration(RankSettings)
+    drain = DrainHandler()
+    tie_to_parent(link, drain)
+    settings.log.start("rank")
+    try:
+        _run(settings, link, drain)
+    except WorkerError as error:
+        logger.exception("rank ends")
+        link.report(Report(state="failed", num_beats=0, detail=str(error)))
+        raise SystemExit(1) from error
+
+
+def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
+    link.report(Report(state="loading", num_beats=0))
+    loaded = load_runner(_runner_options(settings), _Progress(link))
+    keys = read_server_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
+    is_tcp = settings.listen.startswith("tcp://")
+    endpoint = ZmqEndpoint(settings.listen, clock=time.monotonic, keys=keys if is_tcp else None)
+    loop = SchedulerLoop(
+        runner=loaded.runner,
+        endpoint=endpoint,
+        clock=time.monotonic,
+        settings=_scheduler_settings(settings, loaded),
+    )
+    logger.info("rank takes work", extra={"address": endpoint.address})
+    reporter = _Reporter(link, loop.counters)
+    is_draining = False
+    while True:
+        loop.run_once()
+        reporter.turn(state="draining" if is_draining else "ready")
+        wish = drain.take()
+        if wish is not None:
+            is_draining = True
+            loop.start_drain(_drain_of(wish))
+        if is_draining and loop.is_drained:
+            break
+    _say_last_words(loop, endpoint)
+    # Native libraries take seconds to unload, and a drain's deadline is running.
+    os._exit(0)
+
+
+def _say_last_words(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
+    """Let the hand-backs leave; a peer without credit does not hold the process up."""
+    ends_at_s = time.monotonic() + _LAST_WORDS_S
+    while endpoint.num_unsent and time.monotonic() < ends_at_s:
+        loop.run_once()
+    endpoint.close(linger_s=_LAST_WORDS_S)
+    logger.info("rank is drained")
+
+
+class _Progress:
+    """Reports the loading of weights; called with bytes done and bytes in all."""
+
+    def __init__(self, link: ParentLink) -> None:
+        self._link = link
+        self._num_calls = 0
+        self._last_share = -1.0
+
+    def __call__(self, num_done: int, num_total: int) -> None:
+        """Note progress, at most once per percent."""
+        self._num_calls += 1
+        share = num_done / num_total if num_total else 1.0
+        if share - self._last_share >= 0.01 or share >= 1:
+            self._last_share = share
+            self._link.report(Report(state="loading", num_beats=self._num_calls, progress=share))
+
+
+class _Reporter:
+    """Tells the launcher about the loop, once a second."""
+
+    def __init__(self, link: ParentLink, counters: SchedulerCounters) -> None:
+        self._link = link
+        self._counters = counters
+        self._recorder = Recorder("rank")
+        self._totals = LastTotals(self._recorder)
+        self._num_turns = 0
+        self._reported_s = 0.0
+
+    def turn(self, *, state: str) -> None:
+        """Note one turn of the loop."""
+        self._num_turns += 1
+        now_s = time.monotonic()
+        if now_s - self._reported_s < _REPORT_S:
+            return
+        self._reported_s = now_s
+        counters = self._counters
+        self._recorder.set(metric_names.RUNNING_REQUESTS, counters.running_requests)
+        self._recorder.set(metric_names.QUEUED_REQUESTS, counters.queued_requests)
+        self._recorder.set(metric_names.KV_TOKENS_USED, counters.kv_tokens_used)
+        self._recorder.set(metric_names.KV_TOKENS_CACHED, counters.kv_tokens_cached)
+        self._recorder.set(metric_names.KV_TOKENS_TOTAL, counters.kv_tokens_total)
+        self._totals.set(
+            (
+                (metric_names.ENGINE_STEPS, counters.steps),
+                (metric_names.ENGINE_STEP_SECONDS, counters.step_seconds),
+                (metric_names.ENGINE_TOKENS, counters.generated_tokens),
+                (metric_names.ENGINE_PREFILL_TOKENS, counters.prefilled_tokens),
+                (metric_names.ENGINE_CACHED_TOKENS, counters.cached_tokens),
+                (metric_names.ENGINE_RETRACTIONS, counters.retractions),
+                (metric_names.ENGINE_HANDED_BACK, counters.handed_back_requests),
+            )
+        )
+        self._link.report(
+            Report(
+                state=state,
+                num_beats=self._num_turns,
+                num_live=counters.running_requests + counters.queued_requests,
+                metrics=self._recorder.text(),
+            )
+        )
+
+
+def _runner_options(settings: RankSettings) -> RunnerOptions:
+    return RunnerOptions(
+        model=Path(settings.model),
+        kv_tokens=settings.kv_tokens,
+        page_size=settings.page_size,
+        max_slots=settings.max_running_requests,
+        context_length=settings.context_length,
+        compute_type=ComputeType(settings.dtype),
+        weight_format=WeightFormat(settings.load_format),
+        num_threads=settings.threads,
+        device=settings.device,
+    )
+
+
+def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> SchedulerSettings:
+    vocabulary = load_vocabulary(Path(settings.model))
+    facts = loaded.facts
+    resume = f"{facts.fingerprint} {vocabulary.fingerprint} {WIRE_VERSION}"
+    return SchedulerSettings(
+        instance_id=InstanceId(settings.instance_id),
+        identity=ModelIdentity(
+            served_name=settings.served_name,
+            fingerprint=facts.fingerprint,
+            tokenizer=vocabulary.fingerprint,
+            resume_identity=hashlib.sha256(resume.encode()).hexdigest()[:32],
+        ),
+        eos_token_ids=facts.eos_token_ids,
+        max_running=settings.max_running_requests,
+        max_queued=settings.max_queued_requests,
+        max_chunk_tokens=settings.max_chunk_tokens,
+    )
+
+
+def _drain_of(wish: DrainWish) -> Drain:
+    return Drain(mode=DrainMode(wish.mode), deadline=time.monotonic() + wish.deadline_s)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Owns one child process: start by exec, its line, its reports, its end; owns no policy.
+
+The configuration travels over an inherited line, never in arguments or the environment, and the
+child begins as a fresh interpreter: nothing is forked and nothing pickled.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from mizzen_worker.contracts.errors import WireError
+from mizzen_worker.ipc.parent_link import ChildLink, Drain, Report, open_pair
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildSpec:
+    """What to run: a module's ``main``, and the configuration it is given."""
+
+    name: str
+    module: str
+    configuration: msgspec.Struct
+    is_restarted: bool
+
+
+class Child:
+    """One life of one process."""
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        *,
+        clock: Callable[[], float],
+        environment: Mapping[str, str],
+        on_report: Callable[[Report], None],
+    ) -> None:
+        self._spec = spec
+        self._clock = clock
+        self._environment = dict(environment)
+        self._on_report = on_report
+        self._link: ChildLink | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._metrics = ""
+        self._report = Report(state="starting", num_beats=0)
+        self._beat_s = clock()
+
+    @property
+    def report(self) -> Report:
+        """What it said last."""
+        return self._report
+
+    @property
+    def metrics(self) -> str:
+        """Its metrics as last reported, Prometheus text."""
+        return self._metrics
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since its loop was last seen to turn."""
+        return self._clock() - self._beat_s
+
+    @property
+    def pid(self) -> int | None:
+        """Process id."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the process and hand it its configuration."""
+        link, theirs = open_pair()
+        with theirs:
+            link.send(self._spec.configuration)
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self._spec.module,
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                env=self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        self._link = link
+        asyncio.get_running_loop().add_reader(link.fileno(), self._read)
+
+    async def wait(self) -> int:
+        """Wait for its end; give the exit status."""
+        if self._process is None:
+            return 1
+        status = await self._process.wait()
+        self._close()
+        return status
+
+    def drain(self, wish: Drain) -> None:
+        """Ask it to end what it has and exit."""
+        if self._link is not None:
+            self._link.send(wish)
+
+    def kill(self) -> None:
+        """End it now."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGKILL)
+
+    def _read(self) -> None:
+        if self._link is None:
+            return
+        try:
+            report = self._link.receive()
+        except (BlockingIOError, ConnectionError):
+            return
+        except (WireError, msgspec.DecodeError):
+            logger.exception("report not understood", extra={"child": self._spec.name})
+            return
+        if report is None:
+            self._close()
+            return
+        if report.num_beats != self._report.num_beats or report.state != self._report.state:
+            self._beat_s = self._clock()
+        self._metrics = report.metrics or self._metrics
+        self._report = report
+        self._on_report(report)
+
+    def _close(self) -> None:
+        if self._link is not None:
+            asyncio.get_running_loop().remove_reader(self._link.fileno())
+            self._link.close()
+            self._link = None

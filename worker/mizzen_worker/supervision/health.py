@@ -1,0 +1,59 @@
+"""Owns what the processes of a pod add up to: alive, ready, started, or why not. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """One process as its launcher sees it; ``silent_s`` is how long it has said nothing new."""
+
+    name: str
+    is_running: bool
+    state: str
+    silent_s: float
+    is_restarted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodHealth:
+    """Answers to the three probes; each reason is None when the answer is yes."""
+
+    why_not_live: str | None
+    why_not_ready: str | None
+    why_not_started: str | None
+
+
+_UNSTARTED_STATES = frozenset({"starting", "loading"})
+
+
+def pod_health(
+    processes: Iterable[ProcessView], *, stuck_limit_s: float, is_draining: bool, was_started: bool
+) -> PodHealth:
+    """Judge a pod. A process that is starting or being started again is not ready, but alive."""
+    why_not_live: str | None = None
+    why_not_ready: str | None = "the pod is draining" if is_draining else None
+    why_not_started: str | None = None
+    for process in processes:
+        if not process.is_running:
+            reason = f"{process.name} is not running"
+            why_not_ready = why_not_ready or reason
+            why_not_started = why_not_started or reason
+            if not process.is_restarted and not is_draining:
+                why_not_live = why_not_live or reason
+        elif process.state in _UNSTARTED_STATES:
+            reason = f"{process.name} is {process.state}"
+            why_not_ready = why_not_ready or reason
+            why_not_started = why_not_started or reason
+        else:
+            if process.state != "ready":
+                why_not_ready = why_not_ready or f"{process.name} is {process.state}"
+            if process.silent_s > stuck_limit_s:
+                reason = f"{process.name} has been silent for {process.silent_s:.0f} s"
+                why_not_live = why_not_live or reason
+                why_not_ready = why_not_ready or reason
+    return PodHealth(
+        why_not_live=why_not_live,
+        why_not_ready=why_not_ready,
+        why_not_started=None if was_started else why_not_started,
+    )

@@ -1,0 +1,182 @@
+"""Owns the set of a pod's processes: start, watch, restart or fail stop, drain; owns no tree.
+
+Invariants: every process has one spec; a process whose spec says so is started again after a death,
+any other death ends all; after ``drain`` deaths are expected; ``run`` returns only when nothing of
+the set runs any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mizzen_worker.ipc.parent_link import Drain, Report
+from mizzen_worker.observability.metric_names import PROCESS_RESTARTS, PROCESS_UP
+from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.supervision.child import Child, ChildSpec
+from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
+
+logger = logging.getLogger(__name__)
+
+_RESTART_WAITS_S = (0.1, 1.0, 2.0, 5.0, 10.0)
+_CALM_S = 30.0
+"""A process that lived so long is started again without waiting longer than the time before."""
+_MAX_EARLY_DEATHS = 5
+_KILL_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainPlan:
+    """Which processes drain one after the other: fronts end before what they stand on."""
+
+    stages: tuple[tuple[str, ...], ...]
+
+
+class Supervisor:
+    """Implements ``Pod`` for the admin port."""
+
+    def __init__(
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        plan: DrainPlan,
+        clock: Callable[[], float],
+        environment: Mapping[str, str],
+        stuck_limit_s: float,
+        on_report: Callable[[str, Report], None],
+    ) -> None:
+        self._specs = {spec.name: spec for spec in specs}
+        self._plan = plan
+        self._clock = clock
+        self._environment = environment
+        self._stuck_limit_s = stuck_limit_s
+        self._on_report = on_report
+        self._recorder = Recorder("launcher")
+        self._children: dict[str, Child] = {}
+        self._failed: asyncio.Event = asyncio.Event()
+        self._drained: asyncio.Event = asyncio.Event()
+        self._is_draining = False
+        self._was_started = False
+        self._failure: str | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the set ended, when nobody asked for it."""
+        return self._failure
+
+    async def run(self) -> None:
+        """Run every process until one fails for good or a drain is over."""
+        keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs.values()]
+        ends = [
+            asyncio.create_task(self._failed.wait()),
+            asyncio.create_task(self._drained.wait()),
+        ]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for child in self._children.values():
+                child.kill()
+            for task in (*keepers, *ends):
+                task.cancel()
+            await asyncio.gather(*keepers, *ends, return_exceptions=True)
+            for child in self._children.values():
+                await child.wait()
+
+    def health(self) -> PodHealth:
+        """See ``Pod``."""
+        views = [
+            ProcessView(
+                name=name,
+                is_running=child.is_running,
+                state=child.report.state,
+                silent_s=child.silent_s,
+                is_restarted=self._specs[name].is_restarted,
+            )
+            for name, child in self._children.items()
+        ]
+        health = pod_health(
+            views,
+            stuck_limit_s=self._stuck_limit_s,
+            is_draining=self._is_draining,
+            was_started=self._was_started,
+        )
+        self._was_started = self._was_started or health.why_not_started is None
+        return health
+
+    def metrics(self) -> str:
+        """See ``Pod``."""
+        for name in self._specs:
+            child = self._children.get(name)
+            self._recorder.set(PROCESS_UP, int(child is not None and child.is_running), name)
+        texts = [child.metrics for child in self._children.values()]
+        return "".join([self._recorder.text(), *texts])
+
+    async def drain(self, mode: str, deadline_s: float) -> None:
+        """See ``Pod``. A second call waits for the first."""
+        if self._is_draining:
+            await self._drained.wait()
+            return
+        self._is_draining = True
+        logger.info("draining", extra={"mode": mode, "deadline_s": deadline_s})
+        ends_at_s = self._clock() + deadline_s
+        for stage in self._plan.stages:
+            left_s = max(0.0, ends_at_s - self._clock())
+            waits = [
+                asyncio.create_task(self._drain_one(self._children[name], mode, left_s))
+                for name in stage
+                if name in self._children
+            ]
+            if waits:
+                await asyncio.wait(waits)
+        logger.info("drained")
+        self._drained.set()
+
+    async def _drain_one(self, child: Child, mode: str, left_s: float) -> None:
+        if not child.is_running:
+            return
+        child.drain(Drain(mode=mode, deadline_s=left_s))
+        try:
+            async with asyncio.timeout(left_s + _KILL_AFTER_S):
+                await child.wait()
+        except TimeoutError:
+            child.kill()
+
+    async def _keep(self, spec: ChildSpec) -> None:
+        """Run one process, and again where its spec says so."""
+        num_early_deaths = 0
+        while True:
+            child = Child(
+                spec,
+                clock=self._clock,
+                environment=self._environment,
+                on_report=lambda report: self._on_report(spec.name, report),
+            )
+            self._children[spec.name] = child
+            begun_s = self._clock()
+            await child.start()
+            status = await child.wait()
+            if self._is_draining:
+                return
+            detail = child.report.detail if child.report.state == "failed" else ""
+            reason = f"{spec.name} ended with {_describe(status)}{': ' if detail else ''}{detail}"
+            was_calm = self._clock() - begun_s > _CALM_S or child.report.state == "ready"
+            num_early_deaths = 0 if was_calm else num_early_deaths + 1
+            if not spec.is_restarted or num_early_deaths >= self._max_early_deaths():
+                self._fail(reason)
+                return
+            wait_s = _RESTART_WAITS_S[min(num_early_deaths, len(_RESTART_WAITS_S) - 1)]
+            logger.error("process died, starting it again", extra={"reason": reason})
+            self._recorder.count(PROCESS_RESTARTS, 1, spec.name)
+            await asyncio.sleep(wait_s)
+
+    def _max_early_deaths(self) -> int:
+        """Tell how often a process may die young: a set that never worked is not tried again."""
+        return _MAX_EARLY_DEATHS if self._was_started else 1
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._failed.set()
+
+
+def _describe(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"

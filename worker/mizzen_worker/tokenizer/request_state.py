@@ -1,0 +1,182 @@
+"""Owns one live request of the tokenizer side: its phases, its ids, what its client has not read.
+
+Owns no sockets and decides nothing about workers. Invariants: ``output_ids`` only grows and is the
+base of resume; ``num_fed`` >= ``num_texted`` >= ``num_taken``; one phase at a time, moved only by
+``move``; after the final output nothing is added.
+"""
+
+import asyncio
+import enum
+from dataclasses import dataclass, field
+
+from mizzen_worker.contracts.errors import InvariantError, WorkerError
+from mizzen_worker.contracts.ids import Generation, RequestId, TokenId
+from mizzen_worker.contracts.request import FinishKind, FinishReason, SamplingParams, Usage
+
+
+class Phase(enum.Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    """On no worker: just made, handed back, or its worker was lost."""
+    RUNNING = "running"
+    """Submitted to a worker."""
+    ENDING = "ending"
+    """No more tokens are wanted; the last text or the worker's count is awaited."""
+    FINISHED = "finished"
+
+
+_NOT_YET = Generation(-1)
+"""Before the first attempt, which is number 0."""
+
+_MOVES = {
+    Phase.WAITING: {Phase.RUNNING, Phase.ENDING, Phase.FINISHED},
+    Phase.RUNNING: {Phase.WAITING, Phase.ENDING, Phase.FINISHED},
+    Phase.ENDING: {Phase.FINISHED},
+    Phase.FINISHED: set[Phase](),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateInput:
+    """A checked request, ready for any worker."""
+
+    prompt_ids: tuple[TokenId, ...]
+    sampling: SamplingParams
+    stop: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
+    keep_stop: bool = False
+    priority: int = 0
+    cache_salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalOutput:
+    """How it ended; ``matched`` is the stop token or the stop string."""
+
+    kind: FinishKind
+    usage: Usage
+    matched: TokenId | str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What is new since the last one; ``final`` is set on the last."""
+
+    text: str
+    token_ids: tuple[TokenId, ...]
+    final: FinalOutput | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestState:
+    """Mutable; owned by the TokenizerManager, read by the HTTP handler through ``take``."""
+
+    request_id: RequestId
+    wanted: GenerateInput
+    key: bytes
+    submitted_s: float
+    phase: Phase = Phase.WAITING
+    generation: Generation = _NOT_YET
+    worker: str | None = None
+    resume_identity: str | None = None
+    tried: set[str] = field(default_factory=set)
+    phase_since_s: float = 0.0
+    output_ids: list[TokenId] = field(default_factory=list)
+    cached_tokens: int = 0
+    worker_finish: FinishReason | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    is_text_open: bool = False
+    is_feed_outstanding: bool = False
+    num_fed: int = 0
+    num_texted: int = 0
+    num_taken: int = 0
+    num_text_chars: int = 0
+    stopped_by: str | None = None
+    final: FinalOutput | None = None
+    error: WorkerError | None = None
+    _new_text: list[str] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def move(self, phase: Phase, now_s: float) -> None:
+        """Change phase; raises ``InvariantError`` for a move that is not in the table."""
+        if phase not in _MOVES[self.phase]:
+            raise InvariantError([f"{self.request_id}: {self.phase} cannot become {phase}"])
+        self.phase = phase
+        self.phase_since_s = now_s
+        if phase is not Phase.RUNNING:
+            self.worker = None
+
+    def add_text(self, text: str, num_tokens: int) -> None:
+        """Note text that its client may read, after ``num_tokens`` of the output."""
+        self.num_texted = num_tokens
+        self.num_text_chars += len(text)
+        self._new_text.append(text)
+        self._changed.set()
+
+    def finish(self, final: FinalOutput, now_s: float) -> None:
+        """End with a result."""
+        self.move(Phase.FINISHED, now_s)
+        self.final = final
+        self._changed.set()
+
+    def fail(self, error: WorkerError, now_s: float) -> None:
+        """End with an error."""
+        self.move(Phase.FINISHED, now_s)
+        self.error = error
+        self._changed.set()
+
+    def final_of(
+        self,
+        kind: FinishKind,
+        *,
+        matched: TokenId | str | None = None,
+        message: str | None = None,
+    ) -> FinalOutput:
+        """Make the final output with what has been counted."""
+        usage = Usage(
+            prompt_tokens=len(self.wanted.prompt_ids),
+            completion_tokens=len(self.output_ids),
+            cached_tokens=self.cached_tokens,
+        )
+        return FinalOutput(kind=kind, usage=usage, matched=matched, message=message)
+
+    def take(self) -> Output | None:
+        """Take what is new; None when nothing is; raises the error the request ended with."""
+        self._changed.clear()
+        text, self._new_text = "".join(self._new_text), []
+        token_ids = tuple(self.output_ids[self.num_taken : self.num_texted])
+        if self.error is not None and not text and not token_ids:
+            raise self.error
+        if not text and not token_ids and self.final is None:
+            return None
+        self.num_taken = self.num_texted
+        return Output(
+            text=text, token_ids=token_ids, final=self.final if self.error is None else None
+        )
+
+    async def changed(self, timeout_s: float) -> bool:
+        """Wait until there may be something new; False when the time is up."""
+        if self.error is not None:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+def finish_of_complete(state: RequestState, end_ids: frozenset[TokenId]) -> FinishReason | None:
+    """Tell how a request ended whose worker was lost between its last token and saying so."""
+    sampling = state.wanted.sampling
+    num_tokens = len(state.output_ids)
+    if num_tokens >= sampling.max_new_tokens:
+        return FinishReason(kind=FinishKind.LENGTH)
+    ends = frozenset(sampling.stop_token_ids)
+    ends |= frozenset() if sampling.ignore_eos else end_ids
+    if num_tokens and state.output_ids[-1] in ends and num_tokens >= sampling.min_new_tokens:
+        return FinishReason(kind=FinishKind.STOP, matched=state.output_ids[-1])
+    return None

@@ -1,0 +1,97 @@
+"""Owns what a tokenizer process knows about each attached worker; owns no connections.
+
+Invariant: ``num_ours`` of a worker is the number of our requests submitted there and not ended.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from mizzen_worker.contracts.messages import Capacity, Hello, Load, ModelIdentity
+from mizzen_worker.tokenizer.worker_choice import WorkerView
+
+
+@dataclass(slots=True, kw_only=True)
+class _Worker:
+    hello: Hello
+    load: Load
+    is_refused: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Workers:
+    """Attached workers by address. Owned by the TokenizerManager."""
+
+    tokenizer_fingerprint: str
+    num_ours: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _workers: dict[str, _Worker] = field(default_factory=dict)
+
+    def attach(self, address: str, hello: Hello) -> bool:
+        """Note a worker; False when its vocabulary is another than ours."""
+        is_refused = hello.identity.tokenizer != self.tokenizer_fingerprint
+        self._workers[address] = _Worker(hello=hello, load=hello.load, is_refused=is_refused)
+        self.num_ours[address] = 0
+        return not is_refused
+
+    def update(self, address: str, load: Load) -> None:
+        """Note a worker's own count of what it does."""
+        known = self._workers.get(address)
+        if known is not None:
+            known.load = load
+
+    def note_draining(self, address: str) -> None:
+        """Send nothing more to a worker that said it drains."""
+        known = self._workers.get(address)
+        if known is not None:
+            load = known.load
+            known.load = Load(
+                running_requests=load.running_requests,
+                queued_requests=load.queued_requests,
+                kv_tokens_used=load.kv_tokens_used,
+                is_draining=True,
+            )
+
+    def drop(self, address: str) -> None:
+        """Forget a worker."""
+        self._workers.pop(address, None)
+        self.num_ours.pop(address, None)
+
+    def identity(self, address: str) -> ModelIdentity:
+        """Give what an attached worker serves."""
+        return self._workers[address].hello.identity
+
+    def views(self) -> Iterator[WorkerView]:
+        """Give each usable worker as choosing sees it."""
+        for address, known in self._workers.items():
+            if known.is_refused:
+                continue
+            reported = known.load.running_requests + known.load.queued_requests
+            yield WorkerView(
+                address=address,
+                num_live=max(reported, self.num_ours[address]),
+                max_running=known.hello.capacity.max_running_requests,
+                is_accepting=not known.load.is_draining,
+                resume_identity=known.hello.identity.resume_identity,
+            )
+
+    @property
+    def is_any_accepting(self) -> bool:
+        """Whether new work can go anywhere."""
+        return any(view.is_accepting for view in self.views())
+
+    @property
+    def num_attached(self) -> int:
+        """Workers connected, usable or not."""
+        return len(self._workers)
+
+    def capacity(self) -> Capacity | None:
+        """Give what every usable worker can take; None while there is none."""
+        found = [known.hello.capacity for known in self._workers.values() if not known.is_refused]
+        if not found:
+            return None
+        return Capacity(
+            max_running_requests=sum(capacity.max_running_requests for capacity in found),
+            max_queued_requests=sum(capacity.max_queued_requests for capacity in found),
+            kv_tokens=min(capacity.kv_tokens for capacity in found),
+            context_length=min(capacity.context_length for capacity in found),
+        )

@@ -1,0 +1,130 @@
+"""Owns this package's verbs: from arguments to an exit status; owns no work of theirs."""
+
+import argparse
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+
+from mizzen_worker.cli import find_verbs
+from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.config.completion import SHELLS, completion_script
+from mizzen_worker.config.env import process_environment, read_pod_environment
+from mizzen_worker.config.options import Role
+from mizzen_worker.config.resolve import Configuration
+from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.contracts.operator_names import PATH_DRAIN, PORT_ADMIN
+
+_EXTRA_WAIT_S = 10.0
+_DESCRIPTIONS = {
+    Role.SERVE: (
+        "Serve a model on this machine: HTTP server, tokenizer, detokenizer and one worker.\n"
+        "Binds 127.0.0.1 unless told otherwise; a worker that dies is started again and streams\n"
+        "go on.",
+        "mizzen serve ./SmolLM2-135M-Instruct.Q4_1.gguf --http-port 8000",
+    ),
+    Role.WORKER: (
+        "Run one worker: the engine with its model, reached by tokenizers. Any death ends it.",
+        "mizzen worker --model /models/m --listen tcp://0.0.0.0:30001 --curve-dir /keys",
+    ),
+    Role.TOKENIZER: (
+        "Run one front: HTTP server, tokenizer and detokenizer, in front of workers elsewhere.",
+        "mizzen tokenizer --model /models/m --workers tcp://workers:30001 --curve-dir /keys",
+    ),
+}
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve a model on this machine, everything in one place."""
+    return _launch(Role.SERVE, arguments)
+
+
+def worker(arguments: Sequence[str]) -> int:
+    """Run one worker (in pods; the operator starts it)."""
+    return _launch(Role.WORKER, arguments)
+
+
+def tokenizer(arguments: Sequence[str]) -> int:
+    """Run one HTTP front for workers elsewhere (in pods; the operator starts it)."""
+    return _launch(Role.TOKENIZER, arguments)
+
+
+def drain(arguments: Sequence[str]) -> int:
+    """Drain the pod or server on this machine and wait (a pod's preStop)."""
+    parser = argparse.ArgumentParser(
+        prog="mizzen drain",
+        description="Refuse new work, hand live requests back or finish them, and wait for that.",
+    )
+    parser.add_argument("--mode", choices=["handback", "finish"], default="handback")
+    parser.add_argument("--deadline-s", type=float, default=25.0, metavar="SECONDS")
+    parser.add_argument("--admin-port", type=int, default=PORT_ADMIN, metavar="PORT")
+    parser.add_argument("--admin-host", default="127.0.0.1", metavar="HOST")
+    given = parser.parse_args(arguments)
+    query = urllib.parse.urlencode({"mode": given.mode, "deadline_s": given.deadline_s})
+    url = f"http://{given.admin_host}:{given.admin_port}{PATH_DRAIN}?{query}"
+    request = urllib.request.Request(url, method="POST")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=given.deadline_s + _EXTRA_WAIT_S) as answer:
+            sys.stdout.write(answer.read().decode())
+    except (urllib.error.URLError, OSError) as error:
+        sys.stderr.write(f"mizzen drain: {url}: {error}; is anything served here?\n")
+        return 1
+    return 0
+
+
+def show_config(arguments: Sequence[str]) -> int:
+    """Print what every flag resolves to, and where the value is from."""
+    words = {role.value for role in Role}
+    if not arguments or arguments[0] not in words:
+        sys.stderr.write(
+            f"usage: mizzen show-config {'|'.join(sorted(words))} [FLAGS of that verb]\n"
+        )
+        return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
+    role = Role(arguments[0])
+    return _with_configuration(role, arguments[1:], _print_configuration)
+
+
+def completion(arguments: Sequence[str]) -> int:
+    """Print a script for tab completion in bash, zsh or fish."""
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        sys.stderr.write(
+            f"usage: mizzen completion {'|'.join(SHELLS)}\n"
+            "for example: source <(mizzen completion bash)\n"
+        )
+        return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
+    sys.stdout.write(completion_script(arguments[0], tuple(find_verbs())))
+    return 0
+
+
+def _launch(role: Role, arguments: Sequence[str]) -> int:
+    def run(configuration: Configuration) -> int:
+        from mizzen_worker.launch import launch  # noqa: PLC0415 - brings a web server in
+
+        return launch(configuration, read_pod_environment(process_environment()))
+
+    return _with_configuration(role, arguments, run)
+
+
+def _with_configuration(
+    role: Role, arguments: Sequence[str], run: Callable[[Configuration], int]
+) -> int:
+    description, example = _DESCRIPTIONS[role]
+    try:
+        parser = make_parser(role, description=description, example=example)
+        return run(parse_command_line(parser, role, arguments))
+    except (ConfigError, ModelLoadError) as error:
+        sys.stderr.write(f"mizzen {role.value}: {error}\n")
+        return 2
+
+
+def _print_configuration(configuration: Configuration) -> int:
+    width = max(len(flag) for flag in configuration.values)
+    for flag, resolved in configuration.values.items():
+        value = resolved.value
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        shown = "-" if value is None else value
+        sys.stdout.write(f"{flag:<{width}}  {shown}  ({resolved.source})\n")
+    return 0

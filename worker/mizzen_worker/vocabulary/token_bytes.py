@@ -1,0 +1,91 @@
+"""Owns what bytes each token stands for; owns no text and no files. Pure.
+
+Text is the concatenation of token bytes, decoded as UTF-8: that holds for byte-level BPE and for
+SentencePiece-style vocabularies with byte fallback, which are the two kinds read here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mizzen_worker.contracts.errors import ModelLoadError
+
+_METASPACE = "\u2581"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBytes:
+    """Bytes by token id; ``special_ids`` carry no text for a reader.
+
+    ``is_first_space_dropped``: the space that begins a text belongs to the vocabulary's way of
+    writing words and is not part of the text.
+    """
+
+    bytes_by_id: Sequence[bytes]
+    special_ids: frozenset[int]
+    is_first_space_dropped: bool
+
+
+def token_bytes_of(tokenizer_json: str) -> TokenBytes:
+    """Read them from the text of a ``tokenizer.json``; raises ``ModelLoadError``."""
+    description: dict[str, Any] = json.loads(tokenizer_json)
+    kinds = _decoder_kinds(description.get("decoder"))
+    vocab: dict[str, int] = description["model"]["vocab"]
+    if "ByteLevel" in kinds:
+        to_bytes = _byte_level_reader()
+    elif kinds & {"Metaspace", "ByteFallback"}:
+        to_bytes = _metaspace_bytes
+    else:
+        msg = (
+            f"tokenizer.json: a decoder of {sorted(kinds) or 'no kind'} cannot be read; only "
+            "byte-level and byte-fallback vocabularies can"
+        )
+        raise ModelLoadError(msg)
+    added = description.get("added_tokens") or []
+    num_tokens = 1 + max([*vocab.values(), *(int(entry["id"]) for entry in added)], default=0)
+    bytes_by_id = [b""] * num_tokens
+    for token, index in vocab.items():
+        bytes_by_id[index] = to_bytes(token)
+    for entry in added:
+        bytes_by_id[int(entry["id"])] = str(entry["content"]).encode()
+    return TokenBytes(
+        bytes_by_id=bytes_by_id,
+        special_ids=frozenset(int(entry["id"]) for entry in added if entry["special"]),
+        is_first_space_dropped="ByteLevel" not in kinds and bool(kinds & {"Strip", "Metaspace"}),
+    )
+
+
+def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
+    if decoder is None:
+        return set()
+    if decoder["type"] != "Sequence":
+        return {str(decoder["type"])}
+    return {str(part["type"]) for part in decoder["decoders"]}
+
+
+def _byte_level_reader() -> Any:
+    byte_by_char = _byte_by_char()
+
+    def to_bytes(token: str) -> bytes:
+        try:
+            return bytes([byte_by_char[char] for char in token])
+        except KeyError:
+            return token.encode()
+
+    return to_bytes
+
+
+def _byte_by_char() -> dict[str, int]:
+    """GPT-2's printable stand-ins: visible Latin-1 stands for itself, the rest is moved up."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    byte_by_char = {chr(byte): byte for byte in visible}
+    hidden = [byte for byte in range(256) if byte not in set(visible)]
+    byte_by_char.update({chr(0x100 + place): byte for place, byte in enumerate(hidden)})
+    return byte_by_char
+
+
+def _metaspace_bytes(token: str) -> bytes:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        return bytes([int(token[3:5], 16)])
+    return token.replace(_METASPACE, " ").encode()
