@@ -120,6 +120,10 @@ class Resync:
             if num_repairs and not is_first:
                 logger.warning("the watch of %s had missed %d changes", kind, num_repairs)
             is_first = False
+            if kind == SERVICE_KIND:
+                # What nothing watches (claims, foreign objects) is looked at again now.
+                for uid in self._store.service_uids():
+                    self._on_change(uid)
             await sleep(self.timing.every_s * (1.0 - 0.1 * jitter()))
 
     def _agrees(self, kind: ResourceKind, listed: VersionList) -> bool:

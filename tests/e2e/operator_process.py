@@ -1,0 +1,186 @@
+"""The operator as a process of this machine, under the very rights that the chart gives it.
+
+For tests that stop, kill and restart it at exact moments; `test_operator_e2e.py` runs it as a pod.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Config, HelmNotFoundError
+from tests.devcluster.cluster import AuditEvent, Cluster
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "mizzen"
+SYSTEM = "mizzen-system"
+RELEASE = "mizzen"
+ACCOUNT = "mizzen-operator"
+USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+USER_AGENT = "mizzen-operator/"
+
+
+def wait_for(what: str, check: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
+    """The first true answer of `check`; the last one is in the failure."""
+    deadline_s = time.monotonic() + timeout_s
+    answer = check()
+    while not answer:
+        assert time.monotonic() < deadline_s, f"{what}: not after {timeout_s:.0f} s: {answer!r}"
+        time.sleep(0.1)
+        answer = check()
+    return answer
+
+
+def install(cluster: Cluster, values: Mapping[str, Any]) -> None:
+    """Install the chart, or bring the release to these values."""
+    with Config(kubeconfig_path=cluster.kubeconfig, namespace=SYSTEM) as helm:
+        try:
+            helm.status(RELEASE)
+        except HelmNotFoundError:
+            helm.install(CHART, RELEASE, dict(values), namespace=SYSTEM, create_namespace=True)
+        else:
+            helm.upgrade(CHART, RELEASE, dict(values), namespace=SYSTEM, reset_values=True)
+
+
+def account_kubeconfig(cluster: Cluster, folder: Path) -> Path:
+    """A kubeconfig with the operator's own token."""
+    token = cluster.kubectl("create", "token", ACCOUNT, "-n", SYSTEM, "--duration=2h").strip()
+    document = yaml.safe_load(cluster.kubeconfig.read_text())
+    document["users"] = [{"name": "operator", "user": {"token": token}}]
+    for context in document["contexts"]:
+        context["context"]["user"] = "operator"
+    path = folder / "operator.kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@dataclass
+class OperatorProcess:
+    """One operator at a time; `settings` are MIZZEN_OPERATOR_* without the prefix."""
+
+    kubeconfig: Path
+    log: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    identity: str = "local"
+    port: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.port = free_port()
+        settings = {
+            "NAMESPACE": SYSTEM,
+            "KUBECONFIG": str(self.kubeconfig),
+            "FRONTEND_IMAGE": "mizzen-frontend:none",
+            "WORKER_IMAGE": "mizzen-worker:none",
+            "HTTP_HOST": "127.0.0.1",
+            "HTTP_PORT": str(self.port),
+            "IDENTITY": self.identity,
+            **self.settings,
+        }
+        environ = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'worker'}",
+            **{f"MIZZEN_OPERATOR_{name}": value for name, value in settings.items()},
+        }
+        program = (
+            "import sys; from mizzen_operator.main import operator_verb as run; sys.exit(run([]))"
+        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                env=environ,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Status and text of its HTTP port; 0 while nothing answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def metric(self, name: str) -> float:
+        """Sum of a metric over its labels."""
+        text = self.ask("/metrics")[1]
+        lines = (line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{")))
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def wait_until_synced(self) -> None:
+        wait_for("the operator leads and is ready", self._is_synced)
+
+    def _is_synced(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()[-4000:]
+        leads = self.metric("mizzen_operator_is_leader") == 1
+        return leads and self.ask("/readyz")[0] == 200
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit status."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(timeout=60)
+
+    def wait(self) -> int:
+        """Its exit status once it ends by itself."""
+        assert self._process is not None
+        return self._process.wait(timeout=60)
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def operator_writes(cluster: Cluster, namespace: str) -> list[AuditEvent]:
+    """Every write of the operator in a namespace so far, Leases and Events apart."""
+    return [
+        event
+        for event in cluster.audit_events()
+        if event.user == USER and event.namespace == namespace
+    ]
+
+
+def get(cluster: Cluster, *what: str) -> Any:
+    """Parsed objects, or None if not found."""
+    text = cluster.kubectl("get", *what, "-o", "json", "--ignore-not-found")
+    return json.loads(text) if text.strip() else None
+
+
+def apply(cluster: Cluster, namespace: str, manifest: Mapping[str, Any]) -> None:
+    cluster.kubectl(
+        "apply", "--server-side", "-n", namespace, "-f", "-", stdin=json.dumps(manifest)
+    )
+
+
+def condition(cluster: Cluster, namespace: str, name: str, kind: str) -> dict[str, Any]:
+    """One condition of a service, empty while it has none."""
+    service = get(cluster, "inferenceservice", name, "-n", namespace) or {}
+    found = (service.get("status") or {}).get("conditions") or ()
+    return next((item for item in found if item["type"] == kind), {})

@@ -1,0 +1,282 @@
+"""The operator against a real API server, without our images: rights, admission, convergence."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.devcluster.api import ApiError
+from tests.devcluster.cluster import Cluster
+from tests.e2e.operator_process import (
+    SYSTEM,
+    USER,
+    USER_AGENT,
+    OperatorProcess,
+    account_kubeconfig,
+    apply,
+    condition,
+    get,
+    install,
+    operator_writes,
+    wait_for,
+)
+from tests.operator.spec.rule_examples import RULE_EXAMPLES, SCHEMA_EXAMPLES, document
+
+from mizzen_operator.spec.rules import RULES, Rule
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+SERVICES = "/apis/serving.mizzen.dev/v1alpha1/namespaces/default/inferenceservices"
+CHILDREN = "serviceaccount,service,networkpolicy,pdb,statefulset,deployment,secret"
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    """The chart without a running operator: definition, account, rights."""
+    install(cluster, {"replicas": 0})
+    cluster.kubectl(
+        "wait", "--for=condition=Established", "crd/inferenceservices.serving.mizzen.dev"
+    )
+    return cluster
+
+
+@pytest.fixture
+def operator(installed: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator that is not started yet and is gone after the test."""
+    process = OperatorProcess(
+        kubeconfig=account_kubeconfig(installed, tmp_path),
+        log=tmp_path / "operator.log",
+        settings={"RESYNC_SECONDS": "2"},
+    )
+    yield process
+    process.end()
+
+
+def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "serving.mizzen.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {
+            "topology": "Split",
+            "model": {"source": {"pvc": {"claimName": "weights", "path": "m.gguf"}}},
+            **spec,
+        },
+    }
+
+
+def children(cluster: Cluster, namespace: str) -> list[str]:
+    """Names of everything made for services in a namespace."""
+    found = get(cluster, CHILDREN, "-n", namespace, "-l", "serving.mizzen.dev/service-uid")
+    names = [
+        f"{item['kind']}/{item['metadata']['name']}" for item in (found or {"items": []})["items"]
+    ]
+    return sorted(names)
+
+
+def dry_run(cluster: Cluster, patch: Mapping[str, Any]) -> dict[str, Any]:
+    answer: dict[str, Any] = cluster.api.call("POST", f"{SERVICES}?dryRun=All", document(patch))
+    return answer
+
+
+# -- admission --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.cel], ids=lambda rule: rule.id)
+def test_the_api_server_enforces_each_rule(installed: Cluster, rule: Rule) -> None:
+    for patch in RULE_EXAMPLES[rule.id].good:
+        dry_run(installed, patch)
+    for patch in RULE_EXAMPLES[rule.id].bad:
+        with pytest.raises(ApiError) as caught:
+            dry_run(installed, patch)
+        assert caught.value.status == 422
+        assert rule.message in json.loads(str(caught.value).partition(": ")[2])["message"]
+
+
+@pytest.mark.parametrize("field", SCHEMA_EXAMPLES)
+def test_the_api_server_enforces_each_bound(installed: Cluster, field: str) -> None:
+    for patch in SCHEMA_EXAMPLES[field].good:
+        dry_run(installed, patch)
+    for patch in SCHEMA_EXAMPLES[field].bad:
+        with pytest.raises(ApiError) as caught:
+            dry_run(installed, patch)
+        assert caught.value.status in (400, 422)
+        assert field.rpartition(".")[2].partition("[")[0] in str(caught.value)
+
+
+# -- rights -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource"),
+    [("get", "secrets"), ("list", "secrets"), ("watch", "secrets"), ("delete", "secrets"),
+     ("create", "pods"), ("update", "inferenceservices"), ("get", "nodes"), ("list", "events")],
+)  # fmt: skip
+def test_what_the_operator_may_not_do(installed: Cluster, verb: str, resource: str) -> None:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": USER, "resourceAttributes": {"verb": verb, "resource": resource,
+                 "namespace": "default"}},
+    }  # fmt: skip
+    answer = installed.api.call(
+        "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review
+    )
+    assert answer["status"]["allowed"] is False
+
+
+# -- convergence ------------------------------------------------------------------------------
+
+
+def test_objects_appear_then_nothing_is_written_then_nothing_is_left(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    operator.start()
+    operator.wait_until_synced()
+    apply(installed, namespace, service())
+    wait_for(
+        "the status says what is missing",
+        lambda: condition(installed, namespace, "chat", "Ready").get("reason") == "ClaimNotFound",
+    )
+    made = children(installed, namespace)
+    assert {"Secret/chat-curve", "Deployment/chat-tokenizer", "Service/chat"} <= set(made)
+
+    wait_for_reconciles(operator, 2)
+    before = len(operator_writes(installed, namespace))
+    wait_for_reconciles(operator, 4)
+    writes = operator_writes(installed, namespace)
+    assert writes[before:] == []
+    assert before > 5
+    assert all(event.status < 400 for event in writes), writes
+    assert all(event.user_agent.startswith(USER_AGENT) for event in writes)
+
+    installed.kubectl("delete", "inferenceservice", "chat", "-n", namespace)
+    wait_for("everything is gone", lambda: children(installed, namespace) == [])
+    assert [
+        event for event in operator_writes(installed, namespace) if event.verb == "delete"
+    ] == []
+    assert operator.stop() == 0
+
+
+def test_an_edited_child_is_put_right_and_a_deleted_one_made_again(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    operator.start()
+    operator.wait_until_synced()
+    apply(installed, namespace, service())
+    wait_for("objects", lambda: "Deployment/chat-tokenizer" in children(installed, namespace))
+    made = children(installed, namespace)
+    installed.kubectl("scale", "deployment/chat-tokenizer", "--replicas=9", "-n", namespace)
+    installed.kubectl("delete", "service/chat", "-n", namespace)
+
+    def is_right() -> bool:
+        found = get(installed, "deployment", "chat-tokenizer", "-n", namespace)
+        return found["spec"]["replicas"] == 2 and children(installed, namespace) == made
+
+    wait_for("both are put right", is_right)
+
+
+def test_a_foreign_object_is_left_alone_until_it_goes(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    installed.kubectl("create", "service", "clusterip", "chat", "--tcp=1", "-n", namespace)
+    foreign = get(installed, "service", "chat", "-n", namespace)
+    operator.start()
+    apply(installed, namespace, service())
+    accepted = wait_for(
+        "the conflict is named",
+        lambda: (
+            condition(installed, namespace, "chat", "Accepted").get("reason") == "NameConflict"
+            and condition(installed, namespace, "chat", "Accepted")
+        ),
+    )
+    assert "Service chat exists in this namespace" in accepted["message"]
+    assert get(installed, "service", "chat", "-n", namespace) == foreign
+    installed.kubectl("delete", "service", "chat", "-n", namespace)
+    wait_for(
+        "the service goes on",
+        lambda: condition(installed, namespace, "chat", "Accepted").get("status") == "True",
+    )
+
+
+def test_a_spec_change_makes_a_new_revision_and_removes_the_old(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    operator.start()
+    apply(installed, namespace, service())
+    wait_for("the first group", lambda: groups(installed, namespace))
+    first = groups(installed, namespace)
+    apply(installed, namespace, service(engine={"contextLength": 512}))
+    wait_for(
+        "only a new group",
+        lambda: groups(installed, namespace) and not set(groups(installed, namespace)) & set(first),
+    )
+
+
+def wait_for_reconciles(operator: OperatorProcess, number: int) -> None:
+    """Let that many more reconciles end; the short resync makes them come by themselves."""
+    name = "mizzen_operator_reconciles_total"
+    enough = operator.metric(name) + number
+    wait_for(f"{number} more reconciles", lambda: operator.metric(name) >= enough)
+
+
+def groups(cluster: Cluster, namespace: str) -> list[str]:
+    return [name for name in children(cluster, namespace) if name.startswith("StatefulSet/")]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.2])
+def test_killed_in_the_middle_it_goes_on_after_a_restart(
+    installed: Cluster, namespace: str, operator: OperatorProcess, delay_s: float
+) -> None:
+    operator.start()
+    operator.wait_until_synced()
+    apply(installed, namespace, service(replicas=3))
+    wait_for("a first object", lambda: children(installed, namespace))
+    time.sleep(delay_s)
+    operator.kill()
+    apply(installed, namespace, service(replicas=2))
+    operator.start()
+    operator.wait_until_synced()
+    wait_for(
+        "the status speaks of the last spec",
+        lambda: condition(installed, namespace, "chat", "Ready").get("observedGeneration") == 2,
+    )
+    assert len(groups(installed, namespace)) == 2
+    assert "Secret/chat-curve" in children(installed, namespace)
+
+
+def test_a_standby_takes_over_at_once_when_the_leader_ends_gracefully(
+    installed: Cluster, namespace: str, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    standby = OperatorProcess(
+        kubeconfig=operator.kubeconfig, log=tmp_path / "standby.log", identity="standby"
+    )
+    operator.start()
+    operator.wait_until_synced()
+    standby.start()
+    try:
+        wait_for("the standby is well", lambda: standby.ask("/readyz")[0] == 200)
+        assert standby.metric("mizzen_operator_is_leader") == 0
+        assert operator.stop() == 0
+        wait_for("it leads", lambda: standby.metric("mizzen_operator_is_leader") == 1, timeout_s=10)
+        lease = get(installed, "lease", "mizzen-operator", "-n", SYSTEM)
+        assert lease["spec"]["holderIdentity"] == "standby"
+        assert standby.stop() == 0
+    finally:
+        standby.end()
+
+
+def test_a_stolen_lease_ends_the_process_at_once(
+    installed: Cluster, operator: OperatorProcess
+) -> None:
+    operator.start()
+    operator.wait_until_synced()
+    patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 1}}
+    installed.kubectl(
+        *("patch", "lease", "mizzen-operator", "-n", SYSTEM),
+        *("--type=merge", "-p", json.dumps(patch)),
+    )
+    assert operator.wait() == 1
+    assert "taken by somebody else" in operator.log.read_text()
