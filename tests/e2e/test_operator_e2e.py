@@ -1,0 +1,155 @@
+"""The whole path: chart, our images, a real model; apply, chat, roll, die, delete."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import openai
+import pytest
+from tests.devcluster.cluster import Cluster
+from tests.devcluster.demo_target import Target
+from tests.e2e.operator_process import SYSTEM, USER, apply, get, operator_writes, wait_for
+from tests.e2e.served import (
+    MODEL,
+    StreamingClients,
+    apply_and_wait,
+    ask,
+    client_of,
+    install_operator_pod,
+    kill_processes,
+    namespace_with_model,
+    pods_of,
+    sample_service,
+    stream,
+    target_of,
+    wait_until_ready,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.model, pytest.mark.timeout(900)]
+
+WORKER = "serving.mizzen.dev/role=worker"
+OWNED = "all,serviceaccount,networkpolicy,pdb,secret,endpointslice"
+
+
+@pytest.fixture(scope="module")
+def target(cluster: Cluster) -> Target:
+    """The operator as a pod, installed by Helm."""
+    opened = target_of(cluster)
+    install_operator_pod(opened)
+    return opened
+
+
+@dataclass
+class Served:
+    """A service of topology Split that is Ready."""
+
+    namespace: str
+    client: openai.OpenAI
+    ready_s: float
+
+
+@pytest.fixture(scope="module")
+def served(cluster: Cluster, target: Target) -> Iterator[Served]:
+    with namespace_with_model(target, "served") as namespace:
+        ready_s = apply_and_wait(cluster, namespace, sample_service("chat"))
+        yield Served(
+            namespace=namespace, client=client_of(cluster, namespace, "chat"), ready_s=ready_s
+        )
+
+
+def test_apply_leads_to_an_answer(served: Served) -> None:
+    began_s = time.monotonic()
+    pieces = []
+    for piece in stream(served.client, "What is the capital of France?"):
+        if not pieces:
+            print(f"\napply to Ready {served.ready_s:.1f} s, then first token "
+                  f"{time.monotonic() - began_s:.2f} s")  # fmt: skip
+        pieces.append(piece)
+    assert len(pieces) > 1
+    assert "Paris" in "".join(pieces)
+    assert ask(served.client, "What is the capital of France?") == "".join(pieces)
+    assert [model.id for model in served.client.models.list()] == [MODEL]
+
+
+def test_the_operator_pod_is_restricted_and_has_no_right_that_it_lacked(
+    cluster: Cluster, served: Served
+) -> None:
+    refused = [event for event in cluster.audit_events() if event.user == USER]
+    assert refused
+    assert [event for event in refused if event.status == 403] == []
+
+
+def test_at_rest_the_operator_writes_nothing(cluster: Cluster, served: Served) -> None:
+    wait_until_ready(cluster, served.namespace, "chat")
+    before = operator_writes(cluster, served.namespace)
+    for _ in range(5):
+        ask(served.client, "Say hello.", max_tokens=4)
+        time.sleep(1)
+    assert operator_writes(cluster, served.namespace) == before
+
+
+def test_a_spec_change_rolls_although_the_operator_is_killed_in_the_middle(
+    cluster: Cluster, served: Served
+) -> None:
+    old = {pod["metadata"]["uid"] for pod in pods_of(cluster, served.namespace, WORKER)}
+    (operator,) = pods_of(cluster, SYSTEM, "app.kubernetes.io/name=mizzen-operator")
+    apply(cluster, served.namespace, sample_service("chat", engine={"contextLength": 2048}))
+    wait_for(
+        "the roll has begun",
+        lambda: old != {p["metadata"]["uid"] for p in pods_of(cluster, served.namespace, WORKER)},
+    )
+    assert kill_processes(operator) > 0
+    wait_until_ready(cluster, served.namespace, "chat")
+    new = {pod["metadata"]["uid"] for pod in pods_of(cluster, served.namespace, WORKER)}
+    assert new
+    assert not new & old
+    assert "Paris" in ask(served.client, "What is the capital of France?")
+
+
+def test_a_killed_worker_heals_and_no_stream_ends_without_a_word(
+    cluster: Cluster, served: Served
+) -> None:
+    (worker,) = pods_of(cluster, served.namespace, WORKER)
+    with StreamingClients(client=served.client, number=4) as clients:
+        wait_for("streams flow", lambda: len(clients.answers) >= 4 and clients.num_open >= 2)
+        killed_s = time.monotonic()
+        assert kill_processes(worker) > 0
+
+        def is_healed() -> bool:
+            (pod,) = pods_of(cluster, served.namespace, WORKER)
+            status = pod["status"]["containerStatuses"][0]
+            return bool(status["restartCount"] > 0 and status["ready"])
+
+        wait_for("the pod restarts", is_healed, timeout_s=180)
+        seen = len(clients.answers)
+        wait_for("answers come again", lambda: len(clients.answers) >= seen + 4, timeout_s=120)
+    after = [at_s for at_s, _ in clients.answers if at_s > killed_s + 1]
+    print(
+        f"\noutage {min(after) - killed_s:.1f} s; {len(clients.answers)} whole answers,"
+        f" {len(clients.typed_errors)} typed errors"
+    )
+    assert clients.breaches == []
+    assert all("error" in text or "code" in text for _, text in clients.typed_errors)
+    by_client: dict[str, set[str]] = {}
+    for _, text in clients.answers:
+        index, _, answer = text.partition(": ")
+        by_client.setdefault(index, set()).add(answer)
+    assert all(len(answers) == 1 for answers in by_client.values()), "greedy answers differ"
+    wait_until_ready(cluster, served.namespace, "chat")
+
+
+def test_unified_serves_and_its_deletion_leaves_nothing(cluster: Cluster, target: Target) -> None:
+    with namespace_with_model(target, "unified") as namespace:
+        service = sample_service("solo", topology="Unified")
+        del service["spec"]["tokenizer"]
+        apply_and_wait(cluster, namespace, service)
+        client = client_of(cluster, namespace, "solo")
+        assert "Paris" in ask(client, "What is the capital of France?")
+        cluster.kubectl("delete", "misvc", "solo", "-n", namespace)
+
+        def is_empty() -> bool:
+            found = get(cluster, OWNED, "-n", namespace)["items"]
+            mine = [item for item in found if item["metadata"]["name"].startswith("solo")]
+            return mine == []
+
+        wait_for("everything is gone", is_empty, timeout_s=120)
