@@ -190,7 +190,7 @@ def chat(address: str, model: str) -> None:
     _say(f"\n  (first token after {first:.2f} s, all after {time.monotonic() - began:.2f} s)\n")
 
 
-def explain(target: Target, address: str, model: str) -> None:
+def explain(target: Target, address: str, model: str, port: str) -> None:
     """Print the lines that reach what runs now."""
     _say("The service goes on running. Talk to it:\n")
     body = json.dumps(
@@ -208,6 +208,8 @@ def explain(target: Target, address: str, model: str) -> None:
             f"  curl -N {address}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
             f"    -d '{body}'"
         )
+    else:
+        _say(f"  kubectl port-forward {port}")
     _say("  kubectl get misvc,pods")
     _say("  kubectl describe misvc")
     if target.cluster is not None:
@@ -242,7 +244,7 @@ def demo(target: Target) -> None:
     port = sample["spec"].get("routing", {}).get("service", {}).get("port", 80)
     with target.reach(namespace, name, port) as address:
         chat(address, model)
-        explain(target, address, model)
+        explain(target, address, model, f"service/{name} 8080:{port}")
 
 
 def main(environment: dict[str, str]) -> int:
@@ -261,9 +263,10 @@ def main(environment: dict[str, str]) -> int:
 
 
 def _fail(reason: str, target: Target | None, folder: Path) -> None:
+    print(f"\ndemo failed: {reason}", file=sys.stderr, flush=True)
     if target is not None:
         target.dump(folder)
-    print(f"\ndemo failed: {reason}\nlogs: {folder}", file=sys.stderr, flush=True)
+        print(f"logs, events and objects: {folder}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

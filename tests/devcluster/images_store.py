@@ -77,9 +77,9 @@ class ImageStore:
             self._configure()
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch.mkdir(parents=True)
-            if self._records("containers"):
-                self._run(["rm", "--all"], say=lambda _: None)
+            self._remove_containers()
             yield
+            self._remove_containers()
         finally:
             lock.release()
 
@@ -95,6 +95,11 @@ class ImageStore:
             f'[storage]\ndriver = "overlay"\ngraphroot = "{self._storage}"\nrunroot = "{run}"\n'
             '[storage.options.overlay]\nmountopt = "nodev"\n'
         )
+
+    def _remove_containers(self) -> None:
+        """Unmount and remove what a build works in; even a build that succeeds leaves some."""
+        if self._records("containers"):
+            self._run(["rm", "--all"], say=lambda _: None)
 
     def _records(self, kind: str) -> list[dict[str, Any]]:
         """Read what the store knows: images, layers or containers."""
