@@ -14,7 +14,8 @@ SPECS = st.fixed_dictionaries(
         "surge": st.sampled_from([0, 1, 2, "25%"]),
         "unavailable": st.sampled_from([0, 1, 2, "50%"]),
         "stopped": st.just(value=False) | st.booleans(),
-        "paused": st.just(value=False),
+        "paused": st.just(value=False) | st.booleans(),
+        "topology": st.sampled_from(["Split", "Split", "Unified"]),
     }
 )
 STEPS = st.lists(
@@ -28,7 +29,8 @@ def _service(spec: dict[str, object]):
     if spec["surge"] == 0 and unavailable == 0:
         unavailable = 1
     return resolved(
-        topology="Split",
+        topology=spec["topology"],
+        paused=spec["paused"],
         replicas=spec["replicas"],
         stopped=spec["stopped"],
         engine={"contextLength": spec["context"]},
@@ -79,9 +81,10 @@ def _move(world: World, action: str, pick: int) -> None:
 @given(first=SPECS, steps=STEPS)
 def test_bounds_hold_and_every_history_ends(first: dict[str, object], steps: list[object]) -> None:
     world = World(service=_service(first))
-    pick = 0
+    pick, last = 0, first
     for step in steps:
         if isinstance(step, dict):
+            last = step
             world.service = _service(step)
         elif isinstance(step, int):
             pick = step
@@ -89,6 +92,7 @@ def test_bounds_hold_and_every_history_ends(first: dict[str, object], steps: lis
             _plan_within_bounds(world)
         else:
             _move(world, str(step), pick)
+    world.service = _service(last | {"paused": False})
     _come_to_rest(world)
     wanted = {(world.service.revision, index) for index in range(world.service.groups)}
     found = {(group.revision, group.index) for group in world.groups() if group.is_ready}
