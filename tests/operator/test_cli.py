@@ -86,10 +86,19 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/nowhere.yaml" in capsys.readouterr().err
 
 
-def test_render_crds_writes_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.render_crds_verb(["--output", str(tmp_path / "crds")]) == 0
-    written = tmp_path / "crds" / cli.CRD_FILE
-    assert yaml.safe_load(written.read_text(encoding="utf-8"))["kind"] == "CustomResourceDefinition"
+def test_render_crds_writes_both_files(tmp_path: Path) -> None:
+    assert cli.render_crds_verb(["--output", str(tmp_path)]) == 0
+    written = (tmp_path / cli.CRD_PATH).read_text(encoding="utf-8")
+    assert yaml.safe_load(written)["kind"] == "CustomResourceDefinition"
+    assert "`spec.replicas`" in (tmp_path / cli.REFERENCE_PATH).read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "crds").write_text("a file", encoding="utf-8")
+    assert cli.render_crds_verb(["--output", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
 
 
 def test_a_verb_that_does_not_exist_is_answered_with_the_list(

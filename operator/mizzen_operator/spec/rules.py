@@ -11,10 +11,9 @@ from decimal import Decimal
 from typing import Any
 
 from mizzen_operator.errors import INVALID_SPEC, NOT_AVAILABLE, Problem
-from mizzen_operator.spec.fields import NOT_AVAILABLE_MARK
 from mizzen_operator.spec.model import InferenceService, Parallelism, Resources, Spec, Topology
 from mizzen_operator.spec.quantity import quantity_value
-from mizzen_operator.spec.schema import spec_schema
+from mizzen_operator.spec.schema import reserved_paths, spec_schema
 from mizzen_operator.worker_contract import OWNED_ENV_PREFIX, OWNED_FLAGS
 
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -22,6 +21,8 @@ MAX_NAME_LENGTH = 38
 OWNED_FLAG_PATTERN = f"^({'|'.join(OWNED_FLAGS)})(=.*)?$"
 _OWNED = re.compile(OWNED_FLAG_PATTERN)
 UNAVAILABLE = "not available in this version"
+UNAVAILABLE_PREFIX = "unavailable-"
+"""Of the ids of rules that refuse a reserved field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,7 @@ def _unavailable(path: str) -> Rule:
     prefixes = [".".join(["self", *steps[: end + 1]]) for end in range(len(steps))]
     guard = " && ".join(f"has({prefix})" for prefix in prefixes)
     return Rule(
-        id=f"unavailable-{path.replace('.', '-')}",
+        id=f"{UNAVAILABLE_PREFIX}{path.replace('.', '-')}",
         field=f"spec.{path}",
         cel=f"!({guard})",
         holds=lambda service: _value_at(service, f"spec.{path}") == "",
@@ -101,18 +102,6 @@ def _unavailable(path: str) -> Rule:
         remedy="remove it",
         reason=NOT_AVAILABLE,
     )
-
-
-def reserved_paths(schema: Mapping[str, Any], below: str = "") -> list[str]:
-    """Paths of all reserved fields in the spec's (inlined) schema."""
-    found: list[str] = []
-    for name, part in schema.get("properties", {}).items():
-        path = f"{below}.{name}" if below else name
-        if part.get(NOT_AVAILABLE_MARK):
-            found.append(path)
-        else:
-            found += reserved_paths(part, path)
-    return found
 
 
 _WRITTEN_RULES = (

@@ -6,6 +6,7 @@ Does not own rules across fields (``rules``) nor the CRD around the schema (``cr
 from collections.abc import Mapping
 from typing import Any
 
+from mizzen_operator.spec.fields import NOT_AVAILABLE_MARK
 from mizzen_operator.spec.model import Spec
 
 # A structural schema cannot bound the keys of a map: the API server takes any, the model refuses.
@@ -24,6 +25,18 @@ def spec_schema() -> dict[str, Any]:
         part |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
     schema["properties"]["engine"]["properties"]["args"]["x-kubernetes-list-type"] = "atomic"
     return schema
+
+
+def reserved_paths(schema: Mapping[str, Any], below: str = "") -> list[str]:
+    """Paths of all reserved fields in the spec's (inlined) schema."""
+    found: list[str] = []
+    for name, part in schema.get("properties", {}).items():
+        path = f"{below}.{name}" if below else name
+        if part.get(NOT_AVAILABLE_MARK):
+            found.append(path)
+        else:
+            found += reserved_paths(part, path)
+    return found
 
 
 def _structural(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:

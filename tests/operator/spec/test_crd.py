@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mizzen_operator.cli import CRD_FILE, crd_text
+from mizzen_operator.cli import CRD_PATH, REFERENCE_PATH, crd_text
 from mizzen_operator.spec.crd import crd
 from mizzen_operator.spec.model import Spec
+from mizzen_operator.spec.reference import reference_page
 from mizzen_operator.spec.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,9 +25,18 @@ def _parts(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[
             yield from _parts(schema[key], f"{path}[]")
 
 
-def test_the_file_is_generated() -> None:
-    text = (ROOT / "crds" / CRD_FILE).read_text(encoding="utf-8")
-    assert text == crd_text(), "run: python -m mizzen_operator render-crds"
+def test_the_files_are_generated() -> None:
+    for path, text in ((CRD_PATH, crd_text()), (REFERENCE_PATH, reference_page())):
+        written = (ROOT / path).read_text(encoding="utf-8")
+        assert written == text, "run: python -m mizzen_operator render-crds"
+
+
+def test_the_reference_has_every_field_and_rule() -> None:
+    page = reference_page()
+    for path, part in _parts(SCHEMA["properties"]["spec"], "spec"):
+        if "properties" in part and not path.endswith("[]"):
+            assert path == "spec" or f"`{path}`" in page, path
+    assert all(rule.field in page for rule in RULES)
 
 
 def test_it_is_far_below_the_size_limit() -> None:
