@@ -61,6 +61,7 @@ class Harness:
         max_chunk_tokens: int = 64,
         max_queued: int = 1000,
         attach: bool = True,
+        is_audited: bool = True,
     ) -> None:
         self.limits = RunnerLimits(
             max_slots=max_slots,
@@ -79,7 +80,7 @@ class Harness:
             max_running=max_slots,
             max_queued=max_queued,
             max_chunk_tokens=max(max_chunk_tokens, page_size),
-            is_audited=True,
+            is_audited=is_audited,
         )
         self.loop = SchedulerLoop(
             runner=self.runner,

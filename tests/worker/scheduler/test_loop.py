@@ -3,7 +3,7 @@
 import pytest
 from tests.worker.scheduler.harness import EOS, OTHER_PEER, PEER, Harness, make_submit
 
-from mizzen_worker.contracts.errors import DeviceError, StepError
+from mizzen_worker.contracts.errors import DeviceError, InvariantError, StepError
 from mizzen_worker.contracts.ids import Generation, RequestId
 from mizzen_worker.contracts.messages import Abort, Finished, HandBack, HandBackCause
 from mizzen_worker.contracts.request import FinishKind
@@ -147,6 +147,31 @@ def test_a_small_pool_serves_fifty_requests_by_retraction() -> None:
     harness.assert_all_served()
     assert harness.loop.counters.retractions >= 5
     harness.assert_idle_and_whole()
+
+
+def test_a_prefill_waits_for_pages_that_a_decode_took_against_the_prediction() -> None:
+    harness = Harness(page_size=1, num_pages=100, max_slots=2, max_chunk_tokens=1)
+    for number in range(4):
+        harness.submit(make_submit(f"short{number}", [number], max_new_tokens=2, ignore_eos=True))
+    harness.run()
+    harness.submit(make_submit("grows", range(10), max_new_tokens=85, ignore_eos=True))
+    harness.submit(make_submit("long", range(30, 90), ignore_eos=True))
+    harness.run()
+    harness.assert_all_served()
+    assert harness.loop.counters.retractions == 1
+    widths = [len(batch.rows) for batch in harness.runner.batches]
+    assert 2 in widths
+
+
+def test_a_plan_without_rows_while_requests_run_is_an_error_not_a_hang() -> None:
+    """Whole prompts are reserved at admission, so this needs pages that vanish."""
+    harness = Harness(page_size=4, num_pages=25, max_chunk_tokens=16, is_audited=False)
+    harness.submit(make_submit("a", range(40)))
+    harness.step()
+    allocator = harness.loop._state.residency.cache._allocator
+    allocator.take(allocator.num_free)
+    with pytest.raises(InvariantError, match="1 requests run and no row can be planned"):
+        harness.step()
 
 
 def test_a_request_as_large_as_the_pool_is_served_and_a_larger_one_refused() -> None:

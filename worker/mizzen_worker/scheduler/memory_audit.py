@@ -38,6 +38,8 @@ def _broken_containers(roster: Roster) -> Iterator[str]:
     waiting, running = list(roster.waiting), roster.running
     if any(req.state is not ReqState.WAITING for req in waiting):
         yield "a request in the waiting line is not WAITING"
+    if any(req.slot is not None or req.lease is not None or req.num_kv for req in waiting):
+        yield "a waiting request holds a slot, a lease or KV"
     if any(not req.is_running for req in running):
         yield "a request among the running is not running"
     if [req.order for req in running] != sorted(req.order for req in running):

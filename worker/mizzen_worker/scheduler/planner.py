@@ -8,6 +8,7 @@ planned before the last one has settled. Invariant: a plan is empty only when no
 from dataclasses import dataclass
 
 from mizzen_worker.cache.results import Match
+from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, chunk_length, decide
@@ -56,16 +57,13 @@ class Planner:
 
     def plan(self) -> Plan:
         """Choose the rows of the next step and give them their pages."""
-        num_retracted = 0
-        while True:
-            num_retracted += self._grow_decodes()
-            decodes = [req for req in self._roster.running if req.state is ReqState.DECODING]
-            extends = self._continue_prefills()
-            if extends or decodes or not self._roster.running:
-                break
-            # Prefills that hold all pages between them: the youngest makes room for the others.
-            self._retract_youngest()
-            num_retracted += 1
+        num_retracted = self._grow_decodes()
+        decodes = [req for req in self._roster.running if req.state is ReqState.DECODING]
+        extends = self._continue_prefills()
+        if self._roster.running and not extends and not decodes:
+            # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
+            message = f"{len(self._roster.running)} requests run and no row can be planned"
+            raise InvariantError([message])
         if num_retracted == 0:
             num_left = self._max_chunk_tokens - sum(row.num_new for row in extends)
             extends += self._admit(num_left)
