@@ -15,6 +15,7 @@ from transformers import LlamaForCausalLM
 from mizzen_worker.contracts.batch import BatchRow, ForwardMode, PageWrite, ScheduleBatch, SlotInit
 from mizzen_worker.contracts.errors import ConfigError, StepError
 from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import (
     LoadedModel,
     RunnerOptions,
@@ -40,6 +41,24 @@ CONFIGS = {
 }
 
 
+EVERY_BACKEND = pytest.mark.parametrize(
+    "backend",
+    [
+        "torch",
+        *(
+            pytest.param(
+                name,
+                marks=pytest.mark.skipif(
+                    name not in INSTRUCTION_SETS,
+                    reason=f"missing: the native extension with {name} (make setup builds it)",
+                ),
+            )
+            for name in ("avx512", "avx2", "portable")
+        ),
+    ],
+)
+
+
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
 def tiny(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -48,35 +67,50 @@ def tiny(
     return folder, save_tiny_llama(folder, **CONFIGS[request.param])
 
 
+def test_unknown_instruction_set_is_refused(grouped: tuple[Path, LlamaForCausalLM]) -> None:
+    with pytest.raises(ConfigError, match="instruction set 'mmx' is not available; here are: "):
+        load(grouped[0], backend="mmx")
+
+
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausalLM]:
     folder = tmp_path_factory.mktemp("grouped-only")
     return folder, save_tiny_llama(folder)
 
 
-def load(folder: Path, page_size: int = 16, **changes: object) -> LoadedModel:
-    options: dict[str, object] = {"kv_tokens": 1024, "max_slots": 6}
+def load(
+    folder: Path, page_size: int = 16, backend: str = "torch", **changes: object
+) -> LoadedModel:
+    options: dict[str, object] = {"kv_tokens": 1024, "max_slots": 6, "num_threads": 2}
+    if backend == "torch":
+        options["weight_format"] = WeightFormat.DENSE
+    else:
+        options["instruction_set"] = backend
     options.update(changes)
     return load_runner(
         RunnerOptions(model=folder, page_size=page_size, **options), lambda done, total: None
     )
 
 
+@EVERY_BACKEND
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_greedy_equals_transformers(tiny: tuple[Path, LlamaForCausalLM], page_size: int) -> None:
+def test_greedy_equals_transformers(
+    tiny: tuple[Path, LlamaForCausalLM], page_size: int, backend: str
+) -> None:
     folder, model = tiny
-    driver = RunnerDriver(load(folder, page_size).runner)
+    driver = RunnerDriver(load(folder, page_size, backend).runner)
     prompt = random_prompt(1, 37)
     output = driver.generate(Driven(slot=1, prompt=prompt, sampling=greedy(12)))
     assert output == reference_greedy(model, prompt, 12)
 
 
+@EVERY_BACKEND
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_every_chunk_boundary_gives_the_same_tokens(
-    grouped: tuple[Path, LlamaForCausalLM], page_size: int
+    grouped: tuple[Path, LlamaForCausalLM], page_size: int, backend: str
 ) -> None:
     folder, model = grouped
-    driver = RunnerDriver(load(folder, page_size).runner)
+    driver = RunnerDriver(load(folder, page_size, backend).runner)
     prompt = random_prompt(2, 21)
     expected = reference_greedy(model, prompt, 4)
     for chunk in range(1, len(prompt) + 1):
@@ -85,12 +119,13 @@ def test_every_chunk_boundary_gives_the_same_tokens(
         driver.release(request)
 
 
+@EVERY_BACKEND
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_strangers_in_the_batch_change_nothing(
-    grouped: tuple[Path, LlamaForCausalLM], page_size: int
+    grouped: tuple[Path, LlamaForCausalLM], page_size: int, backend: str
 ) -> None:
     folder, model = grouped
-    driver = RunnerDriver(load(folder, page_size).runner)
+    driver = RunnerDriver(load(folder, page_size, backend).runner)
     requests = [
         Driven(slot=slot, prompt=random_prompt(slot, 5 + 9 * slot), sampling=greedy(6))
         for slot in range(1, 5)
@@ -106,12 +141,13 @@ def test_strangers_in_the_batch_change_nothing(
         assert request.output == reference_greedy(model, request.prompt, 6), request.slot
 
 
+@EVERY_BACKEND
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_prefix_pages_of_another_request_are_as_good(
-    grouped: tuple[Path, LlamaForCausalLM], page_size: int
+    grouped: tuple[Path, LlamaForCausalLM], page_size: int, backend: str
 ) -> None:
     folder, model = grouped
-    driver = RunnerDriver(load(folder, page_size).runner)
+    driver = RunnerDriver(load(folder, page_size, backend).runner)
     shared = random_prompt(5, 32)
     owner = Driven(slot=1, prompt=[*shared, 7, 8, 9], sampling=greedy(3))
     driver.generate(owner)

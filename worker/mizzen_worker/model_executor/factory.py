@@ -9,6 +9,13 @@ import torch
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.contracts.batch import Runner, RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
+from mizzen_worker.layers.native_operations import (
+    NativeRecorder,
+    NativeSettings,
+    NativeStepProgram,
+    NativeWeightPreparer,
+)
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
@@ -29,7 +36,12 @@ class ComputeType(enum.Enum):
 
 
 class WeightFormat(enum.Enum):
-    """How weights are held: AUTO keeps quantised ones packed where native kernels are there."""
+    """How weights are held.
+
+    AUTO keeps them as stored (quantised ones packed) and runs the native kernels, where these are
+    installed and fit the model; else as DENSE: in the compute type, through plain torch. DUMMY
+    makes them up and then goes on as AUTO.
+    """
 
     AUTO = "auto"
     DENSE = "dense"
@@ -42,6 +54,7 @@ class RunnerOptions:
 
     ``kv_tokens`` is rounded down to whole pages; ``context_length`` None means the model's;
     ``num_threads`` 0 leaves torch's own choice; ``device`` is ``cpu`` or ``cuda[:index]``.
+    ``instruction_set`` names one of the native library's, None the best that there is.
     """
 
     model: Path
@@ -53,6 +66,7 @@ class RunnerOptions:
     weight_format: WeightFormat = WeightFormat.AUTO
     num_threads: int = 0
     device: str = "cpu"
+    instruction_set: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +120,49 @@ def _limits(options: RunnerOptions, facts: ModelFacts) -> RunnerLimits:
     )
 
 
-def _build_forward(
-    checkpoint: Checkpoint, pool: DevicePool, context_length: int, progress: ProgressCallback
+def _instruction_set(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> str | None:
+    """The native library's instruction set to use, None for plain torch."""
+    if options.instruction_set is not None and options.instruction_set not in INSTRUCTION_SETS:
+        known = ", ".join(INSTRUCTION_SETS) or "none (the extension is not installed)"
+        message = f"instruction set {options.instruction_set!r} is not available; here are: {known}"
+        raise ConfigError(message)
+    is_fitting = device.type == "cpu" and facts.shape.head_dim % 16 == 0
+    if options.weight_format is WeightFormat.DENSE or not is_fitting or not INSTRUCTION_SETS:
+        return None
+    return options.instruction_set or INSTRUCTION_SETS[0]
+
+
+def _build_native(
+    checkpoint: Checkpoint, pool: DevicePool, settings: NativeSettings, progress: ProgressCallback
 ) -> Forward:
-    """Eager torch with dense weights in the pool's dtype."""
+    """Packed weights and one native call per step."""
+    source, counter = checkpoint.open_source(progress)
+    model = build_model(checkpoint.facts, source, NativeWeightPreparer())
+    counter.finish()
+    recorder = NativeRecorder(pool, settings.num_heads)
+    model.forward(recorder)
+    return NativeStepProgram(recorder, pool, settings)
+
+
+def _build_forward(
+    options: RunnerOptions,
+    checkpoint: Checkpoint,
+    pool: DevicePool,
+    context_length: int,
+    progress: ProgressCallback,
+) -> Forward:
+    """Native where it fits, else eager torch with dense weights in the pool's dtype."""
     keys = pool.keys(0)
+    instruction_set = _instruction_set(options, checkpoint.facts, keys.device)
+    if instruction_set is not None:
+        settings = NativeSettings(
+            instruction_set=instruction_set,
+            num_threads=torch.get_num_threads(),
+            num_heads=checkpoint.facts.shape.num_heads,
+            table=rotary_table(checkpoint.facts.rotary, context_length),
+            eps=checkpoint.facts.rms_norm_eps,
+        )
+        return _build_native(checkpoint, pool, settings, progress)
     source, counter = checkpoint.open_source(progress)
     model = build_model(checkpoint.facts, source, TorchWeightPreparer(keys.dtype, keys.device))
     counter.finish()
@@ -154,5 +206,5 @@ def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedMod
     require_known(checkpoint.facts.architecture)
     limits = _limits(options, checkpoint.facts)
     pool = _build_pool(checkpoint.facts, limits, _dtype(options, device), device)
-    forward = _build_forward(checkpoint, pool, limits.context_length, progress)
+    forward = _build_forward(options, checkpoint, pool, limits.context_length, progress)
     return LoadedModel(runner=ModelRunner(forward, limits, device), facts=checkpoint.facts)

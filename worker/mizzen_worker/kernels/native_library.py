@@ -1,0 +1,35 @@
+"""Owns the question whether the native CPU kernels are installed; everything works without them.
+
+The extension is optional at build time (no compiler: plain torch). Nothing else imports
+``_native``.
+"""
+
+from importlib.util import find_spec
+
+import numpy as np
+import numpy.typing as npt
+
+if find_spec("mizzen_worker.kernels._native") is not None:
+    from mizzen_worker.kernels import _native
+
+    INSTRUCTION_SETS: tuple[str, ...] = tuple(_native.instruction_sets())
+    """What this processor can run, best first; empty when the extension is not installed."""
+else:
+    INSTRUCTION_SETS = ()
+
+Words = npt.NDArray[np.int64]
+
+
+class NativeProgram:
+    """One program of the native library; owns its threads and buffers."""
+
+    def __init__(self, instruction_set: str, num_threads: int, records: tuple[Words, ...]) -> None:
+        """``records``: settings, layers, weights, buffer widths, operations (see program.h)."""
+        settings, layers, weights, widths, operations = records
+        self._program = _native.create_program(
+            instruction_set, num_threads, settings, layers, weights, widths, operations
+        )
+
+    def run(self, step: Words) -> None:
+        """Run one step; releases the interpreter's lock. Raises ``MemoryError``."""
+        _native.run_program(self._program, step)

@@ -1,0 +1,261 @@
+"""Owns the recording of a model's operations as one native program, and the running of it.
+
+The CPU's counterpart of a captured graph: the model's forward is called once with a recorder, and
+every step afterwards is a single native call for any number of tokens. Holds the packed weights
+and everything else that the program points to. Needs a head size that is a multiple of 16.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import torch
+
+from mizzen_worker.kernels.native_library import NativeProgram, Words
+from mizzen_worker.kernels.packing import LANES, Bytes, pack_dense, pack_quantised
+from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
+from mizzen_worker.layers.operations import StoredMatrix
+from mizzen_worker.memory.device_pool import DevicePool
+from mizzen_worker.memory.forward_batch import ForwardBatch
+
+_STORAGE_BY_DTYPE = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+_LOGITS = -1
+
+
+class _Opcode(IntEnum):
+    """As in program.h."""
+
+    EMBED = 0
+    LINEAR = 1
+    ROTARY_STORE = 2
+    ATTEND = 3
+    SELECT = 4
+
+
+class Prologue(IntEnum):
+    """What a linear layer does to its input first; as in program.h."""
+
+    PLAIN = 0
+    NORM = 1
+    SILU_MULTIPLY = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeWeight:
+    """A packed matrix, or the float32 vector of a norm (then without ``words``).
+
+    ``words`` are the fields of ``Weight`` in kernels.h after its pointer.
+    """
+
+    data: Bytes
+    words: tuple[int, ...]
+    num_outputs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeValue:
+    """Rows in a buffer, and what the next linear layer must do to them first."""
+
+    buffer: int
+    prologue: Prologue
+    is_sampled: bool
+
+
+class NativeWeightPreparer:
+    """Packs weights: quantised ones as they are stored, dense ones in their own type."""
+
+    def linear(self, parts: Sequence[StoredMatrix]) -> NativeWeight:
+        """See ``WeightPreparer``."""
+        quantised = [part for part in parts if isinstance(part, QuantisedMatrix)]
+        num_outputs = sum(int(part.shape[0]) for part in parts)
+        num_columns = int(parts[0].shape[1])
+        if len(quantised) == len(parts):
+            data, chosen, offset = pack_quantised(quantised)
+            words = (
+                *(0, num_outputs, num_columns, chosen.bits, chosen.block),
+                *(int(chosen.has_half_scales), int(chosen.has_minimums), offset),
+            )
+            return NativeWeight(data=data, words=words, num_outputs=num_outputs)
+        tensors = [
+            torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
+            for part in parts
+        ]
+        dense = torch.cat(tensors)  # of different types: torch promotes without rounding
+        if dense.dtype not in _STORAGE_BY_DTYPE:
+            dense = dense.float()
+        raw = dense.view(torch.int16) if dense.element_size() == 2 else dense
+        words = (_STORAGE_BY_DTYPE[dense.dtype], num_outputs, num_columns, 0, 1, 0, 0, 0)
+        return NativeWeight(data=pack_dense(raw.numpy()), words=words, num_outputs=num_outputs)
+
+    def norm(self, weight: torch.Tensor) -> NativeWeight:
+        """See ``WeightPreparer``."""
+        data = weight.float().contiguous().numpy().copy().view(np.uint8)
+        return NativeWeight(data=data, words=(), num_outputs=len(weight))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeSettings:
+    """What a program needs beside its operations; ``table`` as of ``rotary_table``, float32."""
+
+    instruction_set: str
+    num_threads: int
+    num_heads: int
+    table: torch.Tensor
+    eps: float
+
+
+class NativeRecorder:
+    """An ``Operations`` that writes down what is asked of it."""
+
+    def __init__(self, pool: DevicePool, num_heads: int) -> None:
+        self._pool = pool
+        self._num_heads = num_heads
+        self._buffer_by_role: dict[str, int] = {}
+        self.widths: list[int] = []
+        self.weights: list[NativeWeight] = []
+        self.operations: list[tuple[int, ...]] = []
+
+    def embed(self, embedding: NativeWeight) -> NativeValue:
+        """See ``Operations``."""
+        hidden = self._buffer("hidden", embedding.words[2])
+        self._record(_Opcode.EMBED, self._weight(embedding), hidden)
+        return NativeValue(buffer=hidden, prologue=Prologue.PLAIN, is_sampled=False)
+
+    def norm_qkv_rotary_store(
+        self, hidden: NativeValue, norm: NativeWeight, qkv: NativeWeight, layer: int
+    ) -> NativeValue:
+        """See ``Operations``."""
+        output = self._buffer("qkv", qkv.num_outputs)
+        self._linear(hidden, qkv, output, norm=norm)
+        self._record(_Opcode.ROTARY_STORE, output, layer)
+        return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
+
+    def attend(self, queries: NativeValue, layer: int) -> NativeValue:
+        """See ``Operations``."""
+        output = self._buffer("attended", self._num_heads * self._pool.shape.head_dim)
+        self._record(_Opcode.ATTEND, queries.buffer, output, layer)
+        return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
+
+    def linear_add(
+        self, value: NativeValue, weight: NativeWeight, residual: NativeValue
+    ) -> NativeValue:
+        """See ``Operations``; adds in place."""
+        self._linear(value, weight, residual.buffer, is_added=True)
+        return residual
+
+    def norm_gate_up_silu(
+        self, hidden: NativeValue, norm: NativeWeight, gate_up: NativeWeight
+    ) -> NativeValue:
+        """See ``Operations``; the product is formed by the linear layer that reads it."""
+        output = self._buffer("gate_up", gate_up.num_outputs)
+        self._linear(hidden, gate_up, output, norm=norm)
+        return NativeValue(
+            buffer=output, prologue=Prologue.SILU_MULTIPLY, is_sampled=hidden.is_sampled
+        )
+
+    def select_sampled(self, value: NativeValue) -> NativeValue:
+        """See ``Operations``."""
+        width = self.widths[value.buffer]
+        output = self._buffer(f"selected {value.buffer}", width)
+        self._record(_Opcode.SELECT, value.buffer, output)
+        return NativeValue(buffer=output, prologue=value.prologue, is_sampled=True)
+
+    def norm_head(self, hidden: NativeValue, norm: NativeWeight, head: NativeWeight) -> NativeValue:
+        """See ``Operations``; goes to the step's own logits."""
+        self._linear(hidden, head, _LOGITS, norm=norm)
+        return NativeValue(buffer=_LOGITS, prologue=Prologue.PLAIN, is_sampled=True)
+
+    def _linear(
+        self,
+        value: NativeValue,
+        weight: NativeWeight,
+        output: int,
+        *,
+        norm: NativeWeight | None = None,
+        is_added: bool = False,
+    ) -> None:
+        prologue = value.prologue if norm is None else Prologue.NORM
+        norm_pointer = 0
+        if norm is not None:
+            self._weight(norm)
+            norm_pointer = int(norm.data.ctypes.data)
+        index = self._weight(weight)
+        flags = (int(is_added), int(value.is_sampled))
+        self._record(_Opcode.LINEAR, prologue, value.buffer, norm_pointer, index, output, *flags)
+
+    def _record(self, opcode: _Opcode, *fields: int) -> None:
+        self.operations.append((opcode, *fields, *([0] * (7 - len(fields)))))
+
+    def _buffer(self, role: str, width: int) -> int:
+        """One buffer per role: every layer uses the same ones."""
+        if role not in self._buffer_by_role:
+            self._buffer_by_role[role] = len(self.widths)
+            self.widths.append(width)
+        return self._buffer_by_role[role]
+
+    def _weight(self, weight: NativeWeight) -> int:
+        for index, known in enumerate(self.weights):
+            if known is weight:
+                return index
+        self.weights.append(weight)
+        return len(self.weights) - 1
+
+
+def _words(values: Sequence[Sequence[int]]) -> Words:
+    return np.array(values, dtype=np.int64).reshape(-1)
+
+
+class NativeStepProgram:
+    """A recorded forward, ready to run."""
+
+    def __init__(
+        self, recorder: NativeRecorder, pool: DevicePool, settings: NativeSettings
+    ) -> None:
+        self._kept_alive = (recorder, pool, settings)
+        shape = pool.shape
+        self._num_logits = recorder.weights[recorder.operations[-1][4]].num_outputs
+        is_bfloat16 = int(pool.keys(0).dtype == torch.bfloat16)
+        numbers = (settings.num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size)
+        eps_bits = int(np.float64(settings.eps).view(np.int64))
+        records = (
+            _words([(*numbers, is_bfloat16, settings.table.data_ptr(), eps_bits)]),
+            _words(
+                [
+                    (pool.keys(layer).data_ptr(), pool.values(layer).data_ptr())
+                    for layer in range(shape.num_layers)
+                ]
+            ),
+            _words(
+                [
+                    (int(weight.data.ctypes.data), *(weight.words or (1, 0, 0, 0, 1, 0, 0, 0)))
+                    for weight in recorder.weights
+                ]
+            ),
+            _words([recorder.widths]),
+            _words(recorder.operations),
+        )
+        self._program = NativeProgram(settings.instruction_set, settings.num_threads, records)
+
+    def run(self, batch: ForwardBatch) -> torch.Tensor:
+        """Logits [num_sampled, vocab] float32; see ``Forward``."""
+        num_sampled = len(batch.sampled_tokens)
+        padded = -(-self._num_logits // LANES) * LANES
+        logits = torch.empty(num_sampled, padded, dtype=torch.float32)
+        step = (
+            batch.token_ids.data_ptr(),
+            batch.positions.data_ptr(),
+            batch.kv_locations.data_ptr(),
+            batch.page_table.data_ptr(),
+            batch.page_table.shape[1],
+            batch.row_slots.data_ptr(),
+            batch.sampled_tokens.data_ptr(),
+            int(batch.row_starts.ctypes.data),
+            int(batch.row_lengths.ctypes.data),
+            batch.num_tokens,
+            batch.num_rows,
+            num_sampled,
+            logits.data_ptr(),
+        )
+        self._program.run(np.array(step, dtype=np.int64))
+        return logits[:, : self._num_logits]
