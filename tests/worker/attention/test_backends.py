@@ -1,0 +1,232 @@
+"""Every attention implementation equals the reference: odd shapes, page sizes, mixed batches.
+
+Whole steps of a small random model run through each implementation over the same pool contents,
+so that rotary embedding, KV store and attention are compared together.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from tests.worker.kernels.native_harness import EVERY_INSTRUCTION_SET
+
+from mizzen_worker.attention.torch_native import TorchNativeAttention
+from mizzen_worker.attention.torch_reference import TorchReferenceAttention
+from mizzen_worker.layers.native_operations import (
+    NativeRecorder,
+    NativeSettings,
+    NativeStepProgram,
+    NativeWeightPreparer,
+)
+from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
+from mizzen_worker.layers.torch_operations import TorchWeightPreparer
+from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.models.llama import Llama
+from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+
+CONTEXT = 1024
+NUM_POSITIONS = 4096
+EPS = 1e-5
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Query heads, KV heads, head size, page size."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+
+
+SHAPES = [
+    Heads(3, 3, 16, 1),
+    Heads(9, 3, 64, 16),
+    Heads(5, 1, 48, 3),
+    Heads(20, 1, 16, 64),
+    Heads(4, 2, 128, 7),
+]
+
+
+class RandomSource:
+    """Weights large enough that attention is not nearly uniform."""
+
+    def vector(self, name: str, length: int) -> torch.Tensor:
+        return torch.rand(length, generator=self._generator(name)) + 0.5
+
+    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=self._generator(name)) * columns**-0.5 * 1.5
+
+    def _generator(self, name: str) -> torch.Generator:
+        return torch.Generator().manual_seed(sum(name.encode()))
+
+
+def facts_of(heads: Heads) -> ModelFacts:
+    return ModelFacts(
+        architecture="LlamaForCausalLM",
+        shape=ModelShape(
+            num_layers=2,
+            hidden_size=48,
+            intermediate_size=40,
+            num_heads=heads.num_heads,
+            num_kv_heads=heads.num_kv_heads,
+            head_dim=heads.head_dim,
+            vocab_size=101,
+        ),
+        rotary=RotaryConfig(head_dim=heads.head_dim, theta=10000.0),
+        rms_norm_eps=EPS,
+        context_length=CONTEXT,
+        tie_embeddings=True,
+        eos_token_ids=(),
+        bos_token_id=None,
+        weight_format="random",
+        fingerprint="",
+        tokenizer_identity="",
+    )
+
+
+def pool_of(heads: Heads, dtype: torch.dtype) -> DevicePool:
+    shape = PoolShape(
+        num_layers=2,
+        num_pages=NUM_POSITIONS // heads.page_size,
+        page_size=heads.page_size,
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
+    )
+    pool = DevicePool(shape, dtype, CPU)
+    for layer in range(2):
+        generator = torch.Generator().manual_seed(layer)
+        for tensor in (pool.keys(layer), pool.values(layer)):
+            tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    return pool
+
+
+def batch_of(heads: Heads, rows: list[tuple[int, int]]) -> ForwardBatch:
+    """``rows``: (positions computed before, new tokens). Pages are scrambled."""
+    page_size = heads.page_size
+    max_pages = CONTEXT // page_size + 1
+    order = np.random.default_rng(1).permutation(NUM_POSITIONS // page_size) + 1
+    table = torch.zeros(len(rows) + 1, max_pages, dtype=torch.int32)
+    used = 0
+    for slot, (start, count) in enumerate(rows, 1):
+        needed = -(-(start + count) // page_size)
+        table[slot, :needed] = torch.from_numpy(order[used : used + needed].astype(np.int32))
+        used += needed
+    counts = np.array([count for _, count in rows], dtype=np.int32)
+    positions = torch.cat([torch.arange(start, start + count) for start, count in rows])
+    slots = torch.arange(1, len(rows) + 1)
+    token_slots = slots.repeat_interleave(torch.from_numpy(counts.astype(np.int64)))
+    row_starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
+    pages = table[token_slots, positions // page_size].long()
+    return ForwardBatch(
+        token_ids=torch.arange(len(positions)) * 7 % 101,
+        positions=positions,
+        kv_locations=pages * page_size + positions % page_size,
+        page_table=table,
+        row_slots=slots,
+        sampled_tokens=torch.arange(len(positions)),
+        row_starts=row_starts,
+        row_lengths=np.array([start + count for start, count in rows], dtype=np.int32),
+        page_size=page_size,
+    )
+
+
+def eager(heads: Heads, pool: DevicePool, *, is_reference: bool) -> Forward:
+    facts = facts_of(heads)
+    model = Llama(facts, RandomSource(), TorchWeightPreparer(torch.float32, CPU))
+    attention = TorchReferenceAttention(pool) if is_reference else TorchNativeAttention(pool)
+    return EagerForward(model, pool, attention, rotary_table(facts.rotary, CONTEXT), EPS)
+
+
+def native(heads: Heads, pool: DevicePool, instruction_set: str) -> Forward:
+    facts = facts_of(heads)
+    recorder = NativeRecorder(pool, heads.num_heads)
+    Llama(facts, RandomSource(), NativeWeightPreparer()).forward(recorder)
+    settings = NativeSettings(
+        instruction_set=instruction_set,
+        num_threads=2,
+        num_heads=heads.num_heads,
+        table=rotary_table(facts.rotary, CONTEXT),
+        eps=EPS,
+    )
+    return NativeStepProgram(recorder, pool, settings)
+
+
+BATCHES = {
+    "one decode row": [(5, 1)],
+    "first token": [(0, 1)],
+    "cold prompt": [(0, 21)],
+    "prompt behind a prefix": [(70, 23)],
+    "long decode rows in splits": [(255, 1), (256, 1), (600, 1), (3, 1)],
+    "mixed": [(0, 19), (64, 5), (300, 1), (12, 1)],
+}
+
+
+@pytest.mark.parametrize("heads", SHAPES, ids=str)
+@pytest.mark.parametrize("name", sorted(BATCHES))
+def test_torch_native_equals_reference(heads: Heads, name: str) -> None:
+    batch = batch_of(heads, BATCHES[name])
+    expected = eager(heads, pool_of(heads, torch.float32), is_reference=True).run(batch)
+    found = eager(heads, pool_of(heads, torch.float32), is_reference=False).run(batch)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@EVERY_INSTRUCTION_SET
+@pytest.mark.parametrize("heads", SHAPES, ids=str)
+def test_native_equals_torch_native(heads: Heads, instruction_set: str) -> None:
+    for name, rows in BATCHES.items():
+        batch = batch_of(heads, rows)
+        torch_pool, native_pool = pool_of(heads, torch.float32), pool_of(heads, torch.float32)
+        expected = eager(heads, torch_pool, is_reference=False).run(batch)
+        found = native(heads, native_pool, instruction_set).run(batch)
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4), name
+        for layer in range(2):
+            torch.testing.assert_close(
+                native_pool.keys(layer), torch_pool.keys(layer), rtol=1e-4, atol=1e-4
+            )
+            torch.testing.assert_close(
+                native_pool.values(layer), torch_pool.values(layer), rtol=1e-4, atol=1e-4
+            )
+
+
+@EVERY_INSTRUCTION_SET
+def test_bfloat16_pool_is_read_and_written(instruction_set: str) -> None:
+    heads = SHAPES[1]
+    batch = batch_of(heads, BATCHES["mixed"])
+    pool = pool_of(heads, torch.bfloat16)
+    widened = pool_of(heads, torch.float32)
+    for layer in range(2):
+        widened.keys(layer).copy_(pool.keys(layer))
+        widened.values(layer).copy_(pool.values(layer))
+    found = native(heads, pool, instruction_set).run(batch)
+    expected = native(heads, widened, instruction_set).run(batch)
+    difference = (found - expected).abs()  # logits are around 2; new keys are rounded to 8 bits
+    assert float(difference.max()) < 0.2
+    assert float(difference.mean()) < 0.02
+    stored = widened.keys(0)[batch.kv_locations].bfloat16()
+    assert torch.equal(pool.keys(0)[batch.kv_locations], stored)
+
+
+@EVERY_INSTRUCTION_SET
+def test_a_row_is_computed_alike_in_any_batch(instruction_set: str) -> None:
+    heads = SHAPES[1]
+    batch = batch_of(heads, BATCHES["long decode rows in splits"])
+    together = native(heads, pool_of(heads, torch.float32), instruction_set).run(batch)
+    for row in range(batch.num_rows):
+        alone = ForwardBatch(
+            token_ids=batch.token_ids[row : row + 1],
+            positions=batch.positions[row : row + 1],
+            kv_locations=batch.kv_locations[row : row + 1],
+            page_table=batch.page_table,
+            row_slots=batch.row_slots[row : row + 1],
+            sampled_tokens=torch.zeros(1, dtype=torch.int64),
+            row_starts=np.array([0, 1], dtype=np.int32),
+            row_lengths=batch.row_lengths[row : row + 1],
+            page_size=batch.page_size,
+        )
+        found = native(heads, pool_of(heads, torch.float32), instruction_set).run(alone)
+        assert torch.equal(found[0], together[row])
