@@ -4,7 +4,8 @@ Only the standard library is used, so that `python3 -m tests.devcluster build` c
 rest of the set-up still installs packages. Not here: the toolchain (toolchain.py).
 
 Invariants: a folder of the cache is complete or absent (built aside, then renamed); its name is the
-hash of everything that went into it; one builder at a time.
+hash of everything that went into it; one builder at a time. Go's own caches last until a build is
+complete, so an interrupted one continues.
 """
 
 import hashlib
@@ -101,6 +102,9 @@ def _view(folders: Folders, modules: Iterable[Module], show: Show) -> Path:
                     (aside / name).symlink_to(Path("..") / keys[module.name] / output)
         if not view.exists():
             aside.rename(view)
+        # Several GB, and of no use any more: what is built is built.
+        for expendable in (folders.go / "build", folders.go / "modules"):
+            shutil.rmtree(expendable, ignore_errors=True)
     finally:
         _sweep(folders.binaries)
         lock.release()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.devcluster.config import API_PORT, GATEWAY, SERVICE_NETWORK, NodeConfig
 from tests.devcluster.folders import CellFolder
+from tests.devcluster.isolation import RUN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,11 @@ def containerd(programs: Programs, node: NodeConfig, config: Path, cgroup: str) 
     )
 
 
+def kubelet_root(node: NodeConfig) -> Path:
+    """Return a kubelet's folder as the cell sees it: short, as it has unix sockets in it."""
+    return RUN / node.name / "kubelet"
+
+
 def kubelet(programs: Programs, node: NodeConfig, cell: CellFolder, cgroup: str) -> Component:
     """Return a node's kubelet."""
     return Component(
@@ -148,7 +154,7 @@ def kubelet(programs: Programs, node: NodeConfig, cell: CellFolder, cgroup: str)
             f"--config={cell.files / f'{node.name}-kubelet.json'}",
             f"--hostname-override={node.name}",
             f"--node-ip={node.address}",
-            f"--root-dir={cell.node(node.name)}",
+            f"--root-dir={kubelet_root(node)}",
         ),
         cgroup=cgroup,
     )

@@ -40,8 +40,12 @@ def listen(path: Path) -> socket.socket:
 def connect(path: Path) -> socket.socket:
     """Connect to a listener; raises OSError when nobody listens."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with _short(path) as name:
-        connection.connect(name)
+    try:
+        with _short(path) as name:
+            connection.connect(name)
+    except OSError:
+        connection.close()
+        raise
     return connection
 
 

@@ -72,7 +72,7 @@ class CellFolder:
         return self.path / "cell.sock"
 
     def node(self, name: str) -> Path:
-        """Return the folder of a node's kubelet: pods, volumes, container logs."""
+        """Return where the files of a node's kubelet lie: pods, volumes, container logs."""
         return self.path / "nodes" / name
 
 

@@ -12,6 +12,7 @@ from tests.devcluster import cgroups, component_files, components
 from tests.devcluster.api import JSON_PATCH, MERGE_PATCH, ApiClient, ApiError
 from tests.devcluster.config import NodeConfig
 from tests.devcluster.isolation import RUN
+from tests.devcluster.namespaces import MS_BIND, mount
 from tests.devcluster.plan import CellPlan
 from tests.devcluster.processes import ProcessTable, wait_until
 from tests.devcluster.progress import Reporter
@@ -64,8 +65,11 @@ class Node:
         (files / f"{name}-containerd.toml").write_text(
             component_files.containerd_config(store=self._store, run=self._run, cni=cni)
         )
-        root = self._plan.folder.node(name)
-        root.mkdir(parents=True)
+        root = components.kubelet_root(self.config)
+        on_disk = self._plan.folder.node(name)
+        on_disk.mkdir(parents=True)
+        root.mkdir()
+        mount(str(on_disk), root, flags=MS_BIND)
         (files / f"{name}-kubelet.json").write_text(
             component_files.kubelet_config(
                 node=self.config,
@@ -81,7 +85,8 @@ class Node:
 
     def await_runtime(self) -> None:
         """Wait for containerd; rebuild a store that it cannot use; forget an older cell's pods."""
-        if not self._runtime_answers():
+        # A second try first: whoever had the store before may have been just about to let it go.
+        if not self._runtime_answers() and not self._restart_runtime():
             self._rebuild_store()
         reset = self._program("crireset", str(runtime_socket(self.config.name)))
         if reset.returncode != 0:
@@ -89,19 +94,30 @@ class Node:
         self._import_pause()
 
     def _runtime_answers(self) -> bool:
+        """Wait for containerd; tell whether it runs with a store that it can use."""
+
         def settled() -> bool:
             self._reap_runtime()
-            return not self._processes.is_running(self._runtime.name) or self._ctr_works()
+            return not self._processes.is_running(self._runtime.name) or self._serves()
 
-        return wait_until(settled, timeout_s=30) and self._processes.is_running(self._runtime.name)
+        # It serves when all its plugins were tried; one that could not open the store is absent.
+        return wait_until(settled, timeout_s=60) and self._list_images().returncode == 0
 
     def _reap_runtime(self) -> None:
         for ended in self._processes.reap():
             if ended.name != self._runtime.name:
                 raise NodeError(f"{ended.name} {ended.how}")
 
-    def _ctr_works(self) -> bool:
+    def _serves(self) -> bool:
         return runtime_socket(self.config.name).exists() and self._ctr("version").returncode == 0
+
+    def _list_images(self) -> subprocess.CompletedProcess[str]:
+        return self._ctr("-n", "k8s.io", "images", "ls", "-q")
+
+    def _restart_runtime(self) -> bool:
+        self._processes.stop(self._runtime.name)
+        self.start_runtime()
+        return self._runtime_answers()
 
     def _rebuild_store(self) -> None:
         self._reporter.say(
@@ -112,13 +128,11 @@ class Node:
         self._processes.stop(self._runtime.name)
         shutil.rmtree(self._store, ignore_errors=True)
         self._store.mkdir(parents=True, exist_ok=True)
-        self.start_runtime()
-        if not self._runtime_answers():
+        if not self._restart_runtime():
             raise NodeError(f"{self._runtime.name} does not answer")
 
     def _import_pause(self) -> None:
-        listed = self._ctr("-n", "k8s.io", "images", "ls", "-q")
-        if component_files.PAUSE_IMAGE in listed.stdout.split():
+        if component_files.PAUSE_IMAGE in self._list_images().stdout.split():
             return
         done = self._ctr("-n", "k8s.io", "images", "import", str(self._plan.pause_archive))
         if done.returncode != 0:
