@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.devcluster.folders import Lock
-from tests.devcluster.steps import DIE_WITH_US
+from tests.devcluster.steps import DIE_WITH_US, IN_A_CELL
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -184,9 +184,12 @@ class ImageStore:
 
 
 def stream(argv: Sequence[str], *, say: Say, environment: Mapping[str, str] | None = None) -> str:
-    """Run a program, pass its lines on and return them all; raises ImageError with the last."""
+    """Run a program, pass its lines on and return them all; raises ImageError with the last.
+
+    However it ends, no mount and no process of it is left.
+    """
     process = subprocess.Popen(
-        [*DIE_WITH_US, *argv],
+        [*DIE_WITH_US, *IN_A_CELL, *argv],
         env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

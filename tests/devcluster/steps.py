@@ -26,6 +26,11 @@ _HEARTBEAT_S = 30.0
 _GRACE_S = 10.0
 DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """Even when this process is killed, what it started does not go on alone."""
+IN_A_CELL = (
+    *("unshare", "--mount", "--propagation", "private"),
+    *("--pid", "--fork", "--kill-child=SIGKILL", "--mount-proc", "--"),
+)
+"""For a program that mounts and forks as root: its mounts and its children end with it."""
 
 
 class StepError(RuntimeError):

@@ -3,11 +3,15 @@
 import json
 import os
 import re
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.devcluster.cluster import Cluster
 from tests.devcluster.images import TARGETS, user_builder
+from tests.devcluster.images_load import chain_ids, load, load_everywhere, runtimes
 from tests.devcluster.images_store import Image
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -142,3 +146,99 @@ def test_the_worker_is_the_frontend_and_more(images: dict[str, Image]) -> None:
     frontend = [layer.diff_id for layer in images["frontend"].layers[:-1]]
     worker = [layer.diff_id for layer in images["worker"].layers]
     assert worker[: len(frontend)] == frontend
+
+
+PROBE = """
+import importlib.util, os, pathlib, sys
+assert os.getuid() == 65532 and os.getgid() == 65532, (os.getuid(), os.getgid())
+for folder in ("/", "/opt/mizzen", "/tmp"):
+    try:
+        pathlib.Path(folder, "written").write_text("x")
+    except OSError:
+        continue
+    sys.exit(f"{folder} can be written to")
+for name in sys.argv[1].split(","):
+    importlib.import_module(name)
+print("found", *(name for name in ("torch", "transformers") if importlib.util.find_spec(name)))
+"""
+IMPORTS = {
+    "operator": "mizzen_operator.main",
+    "frontend": "mizzen_worker.http_api.app",
+    "worker": "torch,mizzen_worker.model_executor.model_runner",
+}
+
+
+def _pod(target: str, image: str) -> str:
+    container = {
+        "name": "probe",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["python", "-c", PROBE, IMPORTS[target]],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"restartPolicy": "Never", "securityContext": security, "containers": [container]}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": target}, "spec": spec}
+    )
+
+
+def _phase(cluster: Cluster, namespace: str, pod: str) -> str:
+    return cluster.kubectl("get", "pod", pod, "-n", namespace, "-o", "jsonpath={.status.phase}")
+
+
+def test_images_run_as_restricted_pods_with_a_read_only_root(
+    cluster: Cluster, namespace: str, images: dict[str, Image]
+) -> None:
+    load_everywhere(cluster, [image.name for image in images.values()], lambda _: None)
+    restricted = "pod-security.kubernetes.io/enforce=restricted"
+    cluster.kubectl("label", "namespace", namespace, restricted)
+    for target, image in images.items():
+        cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=_pod(target, image.name))
+    for target in images:
+        deadline = time.monotonic() + 120
+        while _phase(cluster, namespace, target) not in ("Succeeded", "Failed"):
+            assert time.monotonic() < deadline, cluster.kubectl("describe", "pod", "-n", namespace)
+            time.sleep(0.5)
+    logs = {target: cluster.kubectl("logs", target, "-n", namespace) for target in images}
+    assert {_phase(cluster, namespace, target) for target in images} == {"Succeeded"}, logs
+    assert logs["operator"].strip() == logs["frontend"].strip() == "found"
+    assert logs["worker"].strip() == "found torch transformers"
+
+
+def test_an_image_costs_a_node_no_disk(cluster: Cluster, images: dict[str, Image]) -> None:
+    """Every file of every layer on every node is the image store's own, not a copy of it."""
+    load_everywhere(cluster, [image.name for image in images.values()], lambda _: None)
+    for runtime in runtimes(cluster):
+        snapshots = runtime.store / "io.containerd.snapshotter.v1.overlayfs" / "snapshots"
+        of_the_node = {path.lstat().st_ino for path in _walk(snapshots)}
+        for image in images.values():
+            for layer in image.layers:
+                for path in _walk(layer.folder):
+                    assert path.lstat().st_ino in of_the_node, path
+
+
+def test_loading_again_changes_nothing(cluster: Cluster, images: dict[str, Image]) -> None:
+    for runtime in runtimes(cluster):
+        load(images["frontend"], runtime)
+        again = load(images["frontend"], runtime)
+        assert again.new_layers == 0
+        assert again.known_layers == len(images["frontend"].layers)
+
+
+def test_a_load_that_was_killed_is_finished_by_the_next(
+    cluster: Cluster, images: dict[str, Image]
+) -> None:
+    runtime, image = runtimes(cluster)[0], images["operator"]
+    command = runtime.ctr("snapshots", "prepare", "mizzen-load-killed")
+    subprocess.run(command, check=True, capture_output=True)
+    load(image, runtime)
+    listed = subprocess.run(
+        runtime.ctr("snapshots", "ls"), check=True, capture_output=True, text=True
+    ).stdout
+    assert "mizzen-load-killed" not in listed
+    assert chain_ids(image)[-1] in listed
