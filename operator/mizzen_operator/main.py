@@ -25,7 +25,7 @@ from mizzen_operator import __version__
 from mizzen_operator.cluster.client import CallRecord
 from mizzen_operator.cluster.failures import LeadershipLostError
 from mizzen_operator.cluster.lease import LEASE, Leadership
-from mizzen_operator.cluster.real import HttpLeases, KubernetesClient
+from mizzen_operator.cluster.real import ConnectionLimits, HttpLeases, KubernetesClient
 from mizzen_operator.cluster.resync import Resync, ResyncTiming, Scope
 from mizzen_operator.errors import ClusterError, ConflictError, ThrottledError
 from mizzen_operator.handlers import KopfWatch, WatchScope, watch_registry
@@ -37,6 +37,7 @@ from mizzen_operator.settings import Settings, SettingsError, read_settings
 from mizzen_operator.spec.resolve import Defaults
 from mizzen_operator.store import (
     CHILD_SELECTOR,
+    SERVICE_KIND,
     WATCHED_KINDS,
     ObjectRef,
     ObjectUid,
@@ -51,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 USER_AGENT = f"mizzen-operator/{__version__}"
 BEAT_S = 1.0
+DEFINITION_RETRY_S = 5.0
 
 
 def operator_verb(argv: Sequence[str]) -> int:
@@ -63,13 +65,13 @@ def operator_verb(argv: Sequence[str]) -> int:
     parser.parse_args(argv)
     try:
         settings = read_settings()
-        configuration = load_configuration(settings)
+        operator = Operator(settings)
     except (SettingsError, kubernetes_config.ConfigException) as error:
         sys.stderr.write(f"mizzen operator: {error}\n")
         return 2
     configure_logs(settings.log_level)
     try:
-        asyncio.run(Operator(settings, configuration).run())
+        asyncio.run(operator.run())
     except Exception as error:
         lost = _leadership_lost(error)
         if lost is None:
@@ -111,19 +113,26 @@ def load_configuration(settings: Settings) -> Configuration:
 class Operator:
     """One process of the operator."""
 
-    def __init__(self, settings: Settings, configuration: Configuration) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._metrics = Metrics()
         self._store = Store()
         self._client = KubernetesClient(
-            configuration,
+            load_configuration(settings),
             user_agent=USER_AGENT,
             fence=self._fence,
             observer=self._count_call,
         )
+        self._lease_client = KubernetesClient(
+            load_configuration(settings),
+            user_agent=USER_AGENT,
+            fence=lambda: None,
+            observer=self._count_call,
+            limits=ConnectionLimits(read_timeout_s=5.0, max_calls=1),
+        )
         identity = settings.identity_or_new
         self._leadership = Leadership(
-            HttpLeases(self._client),
+            HttpLeases(self._lease_client),
             ObjectRef(kind=LEASE, namespace=settings.namespace, name=settings.lease_name),
             identity=identity,
             clock=time.monotonic,
@@ -169,9 +178,12 @@ class Operator:
         finally:
             health.close()
             self._client.close()
+            self._lease_client.close()
 
     async def _lead(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         logger.info("leading", extra={"lease": self._settings.lease_name})
+        keeping = tasks.create_task(self._leadership.keep())
+        await _first(stop, tasks.create_task(self._await_definition()))
         loop = asyncio.get_running_loop()
         watch = KopfWatch(
             watch_registry(self._deliverer(loop), lambda: load_configuration(self._settings)),
@@ -179,9 +191,11 @@ class Operator:
         )
         watch.start()
         background = [
-            tasks.create_task(self._leadership.keep()),
+            keeping,
             tasks.create_task(self._resync.keep(WATCHED_KINDS, jitter=_jitter)),
-            tasks.create_task(_must_not_end(asyncio.wrap_future(watch.ended), "the watch")),
+            tasks.create_task(
+                _must_not_end(asyncio.shield(asyncio.wrap_future(watch.ended)), "the watch")
+            ),
         ]
         workers = tasks.create_task(self._work_when_synced(stop))
         await stop.wait()
@@ -193,6 +207,21 @@ class Operator:
         watch.stop()
         await self._leadership.release()
         logger.info("stopped")
+
+    async def _await_definition(self) -> None:
+        """Wait until InferenceServices exist as a kind: kopf looks for kinds only once."""
+        while True:
+            try:
+                await self._client.list_versions(
+                    SERVICE_KIND,
+                    namespace=self._settings.watch_namespace or None,
+                    label_selector=None,
+                )
+            except ClusterError as error:
+                logger.warning("cannot list InferenceServices yet: %s", error)
+                await asyncio.sleep(DEFINITION_RETRY_S)
+            else:
+                return
 
     async def _work_when_synced(self, stop: asyncio.Event) -> None:
         while not self._store.is_synced(WATCHED_KINDS):

@@ -245,10 +245,6 @@ class Store:
         """Age of the oldest own write that neither watch nor LIST has shown yet; 0 if none."""
         return max((now_s - since_s for _, since_s in self._expectations.values()), default=0.0)
 
-    def has_expectations(self, uid: ServiceUid) -> bool:
-        """Whether an own write for this service still waits to be shown by the watch."""
-        return any(child in self._expectations for child in self._uids_by_service.get(uid, ()))
-
     # -- inside -------------------------------------------------------------------------------
 
     def _put(self, seen: StoredObject) -> bool:

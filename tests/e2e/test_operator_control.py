@@ -227,7 +227,7 @@ def groups(cluster: Cluster, namespace: str) -> list[str]:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.2])
-def test_killed_in_the_middle_it_goes_on_after_a_restart(
+def test_killed_it_goes_on_after_a_restart(
     installed: Cluster, namespace: str, operator: OperatorProcess, delay_s: float
 ) -> None:
     operator.start()
@@ -266,6 +266,26 @@ def test_a_standby_takes_over_at_once_when_the_leader_ends_gracefully(
         assert standby.stop() == 0
     finally:
         standby.end()
+
+
+def test_started_before_the_definition_it_waits_and_says_so(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    installed.kubectl("delete", "crd", "inferenceservices.serving.mizzen.dev")
+    operator.start()
+    try:
+        wait_for(
+            "the log says what is missing",
+            lambda: "cannot list InferenceServices yet" in operator.log.read_text(),
+        )
+        status, text = operator.ask("/readyz")
+        assert (status, text) == (503, "the first LISTs are not complete\n")
+        assert operator.ask("/healthz")[0] == 200
+    finally:
+        install(installed, {"replicas": 0})
+    operator.wait_until_synced()
+    apply(installed, namespace, service())
+    wait_for("objects", lambda: "Service/chat" in children(installed, namespace))
 
 
 def test_a_stolen_lease_ends_the_process_at_once(

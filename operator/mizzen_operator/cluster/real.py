@@ -50,8 +50,6 @@ class Request:
     body: Mapping[str, Any] | None = None
     content_type: str = JSON
     accept: str = JSON
-    is_fenced: bool = True
-    """Whether a write needs the Lease; only the Lease itself does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +188,6 @@ class KubernetesClient:
 
     async def call(self, request: Request) -> dict[str, Any]:
         """Make one call in a thread; the answer's JSON, or a typed error."""
-        if request.is_fenced and request.verb not in READ_VERBS:
-            self._fence()
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, self._call_now, request
         )
@@ -210,6 +206,9 @@ class KubernetesClient:
         )
 
     def _call_now(self, request: Request) -> dict[str, Any]:
+        # Here, not in `call`: a call may have waited for its thread.
+        if request.verb not in READ_VERBS:
+            self._fence()
         started_s = time.monotonic()
         status = 0
         try:
@@ -262,7 +261,7 @@ class KubernetesClient:
 
 
 class HttpLeases:
-    """`LeaseClient` over the same connection, outside the fence."""
+    """`LeaseClient` over a connection of its own, which has no fence and never waits for others."""
 
     def __init__(self, client: KubernetesClient) -> None:
         self._client = client
@@ -280,15 +279,12 @@ class HttpLeases:
                 method="POST",
                 path=ref.kind.path(namespace=ref.namespace),
                 body=manifest,
-                is_fenced=False,
             )
         )
 
     async def replace(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         """See `LeaseClient`."""
-        return await self._client.call(
-            _request("update", ref, method="PUT", body=manifest, is_fenced=False)
-        )
+        return await self._client.call(_request("update", ref, method="PUT", body=manifest))
 
 
 def _request(
