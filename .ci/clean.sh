@@ -16,7 +16,7 @@ done
 awk -v below="$cache/" 'index($2, below) == 1 {print $2}' /proc/self/mounts | sort -r |
     while read -r mounted; do umount "$mounted"; done
 chmod -R u+w "$cache" 2>/dev/null || true
-rm -rf "$cache" .venv out build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+rm -rf "$cache" .venv out build ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 find operator worker tests -name __pycache__ -prune -exec rm -rf {} +
 find operator worker -maxdepth 1 -name '*.egg-info' -exec rm -rf {} +
 echo "clean: removed $cache, .venv and the caches of the tools"
