@@ -150,7 +150,7 @@ async def _reconcile_real(
         ),
         on_change=lambda _: None,
         clock=time.monotonic,
-        timing=ResyncTiming(settle_s=0),
+        timing=ResyncTiming(first_settle_s=0, settle_s=0),
     )
     calls.clear()
     before_s = time.perf_counter()

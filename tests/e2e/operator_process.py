@@ -40,25 +40,25 @@ def wait_for(what: str, check: Callable[[], Any], *, timeout_s: float = 60.0) ->
     return answer
 
 
-def install(cluster: Cluster, values: Mapping[str, Any]) -> None:
+def install(cluster: Cluster, values: Mapping[str, Any], *, namespace: str = SYSTEM) -> None:
     """Install the chart, or bring the release to these values."""
-    with Config(kubeconfig_path=cluster.kubeconfig, namespace=SYSTEM) as helm:
+    with Config(kubeconfig_path=cluster.kubeconfig, namespace=namespace) as helm:
         try:
             helm.status(RELEASE)
         except HelmNotFoundError:
-            helm.install(CHART, RELEASE, dict(values), namespace=SYSTEM, create_namespace=True)
+            helm.install(CHART, RELEASE, dict(values), namespace=namespace, create_namespace=True)
         else:
-            helm.upgrade(CHART, RELEASE, dict(values), namespace=SYSTEM, reset_values=True)
+            helm.upgrade(CHART, RELEASE, dict(values), namespace=namespace, reset_values=True)
 
 
-def account_kubeconfig(cluster: Cluster, folder: Path) -> Path:
+def account_kubeconfig(cluster: Cluster, folder: Path, *, namespace: str = SYSTEM) -> Path:
     """A kubeconfig with the operator's own token."""
-    token = cluster.kubectl("create", "token", ACCOUNT, "-n", SYSTEM, "--duration=2h").strip()
+    token = cluster.kubectl("create", "token", ACCOUNT, "-n", namespace, "--duration=2h").strip()
     document = yaml.safe_load(cluster.kubeconfig.read_text())
     document["users"] = [{"name": "operator", "user": {"token": token}}]
     for context in document["contexts"]:
         context["context"]["user"] = "operator"
-    path = folder / "operator.kubeconfig"
+    path = folder / f"operator-{namespace}.kubeconfig"
     path.write_text(yaml.safe_dump(document))
     return path
 

@@ -178,6 +178,41 @@ def test_an_edited_child_is_put_right_and_a_deleted_one_made_again(
     wait_for("both are put right", is_right)
 
 
+def test_with_a_watch_namespace_it_needs_no_rights_elsewhere(
+    installed: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    values = {"replicas": 0, "installCrds": False, "watchNamespace": namespace}
+    install(installed, values, namespace=namespace)
+    operator = OperatorProcess(
+        kubeconfig=account_kubeconfig(installed, tmp_path, namespace=namespace),
+        log=tmp_path / "operator.log",
+        settings={"WATCH_NAMESPACE": namespace, "NAMESPACE": namespace, "RESYNC_SECONDS": "2"},
+    )
+    elsewhere = f"{namespace}-other"
+    installed.kubectl("create", "namespace", elsewhere)
+    try:
+        operator.start()
+        operator.wait_until_synced()
+        apply(installed, elsewhere, service())
+        apply(installed, namespace, service())
+        wait_for("objects", lambda: "Deployment/chat-tokenizer" in children(installed, namespace))
+        installed.kubectl("scale", "deployment/chat-tokenizer", "--replicas=9", "-n", namespace)
+        wait_for(
+            "the watch works too",
+            lambda: (
+                get(installed, "deployment", "chat-tokenizer", "-n", namespace)["spec"]["replicas"]
+                == 2
+            ),
+        )
+        assert children(installed, elsewhere) == []
+        assert operator.metric("mizzen_operator_services") == 1
+        assert operator.metric("mizzen_operator_store_repairs_total") == 0
+        assert operator.stop() == 0
+    finally:
+        operator.end()
+        installed.kubectl("delete", "namespace", elsewhere, "--wait=false")
+
+
 def test_a_foreign_object_is_left_alone_until_it_goes(
     installed: Cluster, namespace: str, operator: OperatorProcess
 ) -> None:
@@ -194,6 +229,9 @@ def test_a_foreign_object_is_left_alone_until_it_goes(
     )
     assert "Service chat exists in this namespace" in accepted["message"]
     assert get(installed, "service", "chat", "-n", namespace) == foreign
+    events = get(installed, "events", "-n", namespace)["items"]
+    told = [item for item in events if item["reason"] == "NameConflict"]
+    assert [item["involvedObject"]["name"] for item in told] == ["chat"]
     installed.kubectl("delete", "service", "chat", "-n", namespace)
     wait_for(
         "the service goes on",

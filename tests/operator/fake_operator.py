@@ -95,7 +95,7 @@ class FakeOperator:
             scope=Scope(namespace=None, child_label_selector=CHILD_SELECTOR),
             on_change=self._enqueue,
             clock=clock,
-            timing=ResyncTiming(settle_s=0),
+            timing=ResyncTiming(first_settle_s=0, settle_s=0),
         )
         self.die = cluster.watch(self._take_news)
 

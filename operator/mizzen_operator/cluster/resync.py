@@ -27,10 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResyncTiming:
-    """Seconds between LISTs (less up to a tenth), after a failed one, and for the watch."""
+    """Seconds between LISTs (less up to a tenth), after a failed one, and for the watch.
+
+    The first time the watch gets longer: it reads whole objects, of a large fleet perhaps.
+    """
 
     every_s: float = 300.0
     retry_s: float = 10.0
+    first_settle_s: float = 60.0
     settle_s: float = 5.0
     settle_step_s: float = 0.1
 
@@ -83,7 +87,9 @@ class Resync:
             namespace=self._scope.namespace,
             label_selector=self._scope.selector_of(kind),
         )
-        deadline_s = self._clock() + self.timing.settle_s
+        is_first = not self._store.is_synced((kind,))
+        settle_s = self.timing.first_settle_s if is_first else self.timing.settle_s
+        deadline_s = self._clock() + settle_s
         while not self._agrees(kind, listed) and self._clock() < deadline_s:
             await sleep(self.timing.settle_step_s)
         num_repairs = await self._make_agree(kind, listed)
