@@ -61,6 +61,9 @@ class ZmqLink:
         self._monitor: zmq.Socket[Any] = self._socket.get_monitor_socket(events)
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
         self._loop.add_reader(self._monitor.fileno(), self._on_monitor)
+        # A socket announces nothing before it was found empty once.
+        self._on_readable()
+        self._on_monitor()
         self._socket.connect(address)
 
     def send(self, payload: bytes) -> bool:
@@ -96,6 +99,7 @@ class ZmqLink:
         self._loop.remove_reader(self._socket.fileno())
         self._loop.remove_reader(self._monitor.fileno())
         self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
 
     def _lose(self, reason: str) -> None:

@@ -224,7 +224,8 @@ class TokenizerManager:
         self._note_departure(state)
         state.move(Phase.WAITING, self._clock())
         state.tried.add(address)
-        if self._dispatch(state) or state.output_ids or state.generation > 0:
+        has_begun = bool(state.output_ids) or state.generation > 0
+        if self._dispatch(state) or has_begun or message.cause is HandBackCause.RESTARTING:
             return
         self._fail(state, refusal_of(message.cause, retry_after_s=self._settings.retry_after_s))
 

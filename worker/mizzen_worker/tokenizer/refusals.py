@@ -6,10 +6,6 @@ from mizzen_worker.contracts.messages import HandBackCause
 
 def refusal_of(cause: HandBackCause, *, retry_after_s: float) -> OverloadedError:
     """Give the error for a request that came back before it had begun."""
-    match cause:
-        case HandBackCause.QUEUE_FULL:
-            return OverloadedError("every worker's queue is full", retry_after_s=retry_after_s)
-        case HandBackCause.DRAINING:
-            return UnavailableError("the worker is shutting down", retry_after_s=retry_after_s)
-        case HandBackCause.RESTARTING:
-            return UnavailableError("the worker is restarting", retry_after_s=retry_after_s)
+    if cause is HandBackCause.QUEUE_FULL:
+        return OverloadedError("every worker's queue is full", retry_after_s=retry_after_s)
+    return UnavailableError("the worker is shutting down", retry_after_s=retry_after_s)

@@ -1,0 +1,186 @@
+"""The process tree for real: killed at any place, it heals or fails stop, and leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import zmq
+from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
+
+NUM_TOKENS = 1500
+BODY: dict[str, object] = {
+    "text": "Once upon a time",
+    "sampling_params": {"max_new_tokens": NUM_TOKENS, "temperature": 0, "ignore_eos": True},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def _stream_through(url: str, disturb: Callable[[], None]) -> dict[str, object]:
+    """Stream, disturb after some tokens, give the last event."""
+    last: dict[str, object] = {}
+    with streaming(url, BODY) as events:
+        for place, event in enumerate(events):
+            last = event
+            if place == 20:
+                disturb()
+    return last
+
+
+def test_serve_heals_drains_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    port, admin_port = free_port(), free_port()
+    url = f"http://127.0.0.1:{port}"
+    with Launched(
+        *("serve", str(model), "--http-port", str(port), "--threads", "1"),
+        log=tmp_path / "log",
+        admin_port=admin_port,
+    ) as served:
+        served.until_ready()
+        assert "is served at" in served.log.read_text()
+        children = served.children()
+        assert len(children) == 3
+        folder = _socket_folder(served.process.pid)
+
+        for pid in (served.process.pid, served.pid_of("http_api"), served.pid_of("detokenizer")):
+            assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
+        assert "libtorch" in Path(f"/proc/{served.pid_of('scheduler')}/maps").read_text()
+
+        whole = httpx.post(f"{url}/generate", json=BODY, timeout=120).json()
+        assert whole["meta_info"]["completion_tokens"] == NUM_TOKENS
+
+        for part in ("scheduler", "detokenizer"):
+            before = served.pid_of(part)
+            last = _stream_through(url, lambda pid=before: os.kill(pid, signal.SIGKILL))
+            assert last["output_ids"] == whole["output_ids"]
+            assert last["text"] == whole["text"]
+            assert served.pid_of(part) != before
+        metrics = httpx.get(f"{served.admin}/metrics").text
+        assert 'mizzen_process_restarts_total{process="rank"} 1.0' in metrics
+        assert "mizzen_requests_resumed_total 1.0" in metrics
+        served.until_ready()
+
+        last = _stream_through(url, lambda: served.process.send_signal(signal.SIGTERM))
+        assert last["output_ids"] == whole["output_ids"]
+        assert served.process.wait(60) == 0
+        assert not folder.exists()
+        assert not any(_is_running(pid) for pid in children.values())
+
+
+def test_children_die_with_a_killed_launcher(model: Path, tmp_path: Path) -> None:
+    with Launched(
+        *("serve", str(model), "--http-port", "0", "--threads", "1"),
+        log=tmp_path / "log",
+        admin_port=free_port(),
+    ) as served:
+        served.until_ready()
+        children = served.children()
+        served.process.kill()
+        served.process.wait()
+        ends_at = time.monotonic() + 10
+        while any(_is_running(pid) for pid in children.values()):
+            assert time.monotonic() < ends_at
+            time.sleep(0.05)
+
+
+def test_split_roles_with_keys_fail_stop_and_resume(model: Path, tmp_path: Path) -> None:
+    keys = _write_keys(tmp_path / "keys")
+    wire_port, port = free_port(), free_port()
+    worker_admin = free_port()
+    url = f"http://127.0.0.1:{port}"
+    address = f"tcp://127.0.0.1:{wire_port}"
+
+    def worker() -> Launched:
+        return Launched(
+            *("worker", "--model", str(model), "--listen", address, "--threads", "1"),
+            *("--curve-dir", str(keys)),
+            log=tmp_path / "worker.log",
+            admin_port=worker_admin,
+        )
+
+    with Launched(
+        *("tokenizer", "--model", str(model), "--workers", address, "--http-port", str(port)),
+        *("--curve-dir", str(keys)),
+        log=tmp_path / "front.log",
+        admin_port=free_port(),
+    ) as front:
+        with worker() as first:
+            first.until_ready()
+            front.until_ready()
+            whole = httpx.post(f"{url}/generate", json=BODY, timeout=120).json()
+            second: list[Launched] = []
+
+            def kill_rank_and_start_another() -> None:
+                os.kill(first.pid_of("scheduler"), signal.SIGKILL)
+                assert first.process.wait(30) == 1
+                second.append(worker())
+
+            last = _stream_through(url, kill_rank_and_start_another)
+            assert last["output_ids"] == whole["output_ids"]
+        with second[0] as healed:
+            drained = subprocess.run(
+                [
+                    *(sys.executable, "-m", "mizzen_worker", "drain", "--mode", "handback"),
+                    *("--admin-port", str(worker_admin), "--deadline-s", "10"),
+                ],
+                env={**os.environ, "PYTHONPATH": "worker:operator"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert (drained.returncode, drained.stdout) == (0, "drained\n"), drained.stderr
+            front.until(lambda: front.probe("/health/ready") == 503, 20)
+            refused = httpx.post(f"{url}/generate", json=BODY, timeout=120)
+            assert refused.status_code == 503
+            assert healed.terminate() == 0
+        os.kill(front.pid_of("detokenizer"), signal.SIGKILL)
+        assert front.process.wait(30) == 1
+
+
+def test_broken_model_is_said_once_and_ends(tmp_path: Path, model: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text((model / "tokenizer.json").read_text())
+    (broken / "config.json").write_text("{}")
+    with Launched(
+        "serve", str(broken), "--http-port", "0", log=tmp_path / "log", admin_port=free_port()
+    ) as served:
+        assert served.process.wait(60) == 1
+        assert "rank ended with exit status 1: " in served.log.read_text()
+
+
+def _write_keys(folder: Path) -> Path:
+    folder.mkdir()
+    for role in ("server", "client"):
+        public, secret = zmq.curve_keypair()
+        (folder / f"{role}.pub").write_bytes(public)
+        (folder / f"{role}.key").write_bytes(secret)
+    return folder
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def _socket_folder(launcher_pid: int) -> Path:
+    for line in Path(f"/proc/{launcher_pid}/net/unix").read_text().splitlines():
+        name = line.rsplit(" ", 1)[-1]
+        if name.endswith("/detokenizer") and "/mizzen-" in name:
+            folder = Path(name).parent
+            if folder.exists() and folder.stat().st_uid == os.getuid():
+                return folder
+    raise AssertionError("no socket folder")
