@@ -5,6 +5,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mizzen_worker.http_api.errors import ErrorAnswer
 
+_MAX_DISCARDED_BYTES = 64 * 1024 * 1024
+
 
 class BodyLimit:
     """ASGI middleware: a body beyond the limit is a 413, whatever its header says."""
@@ -32,6 +34,7 @@ class BodyLimit:
                 num_bytes += len(message.get("body", b""))
                 if num_bytes > self._max_body_bytes and not is_refused:
                     is_refused = True
+                    await _discard(receive, message)
                     await self._refuse(scope, send)
                 if is_refused:
                     return {"type": "http.disconnect"}
@@ -58,3 +61,11 @@ class BodyLimit:
         ]
         await send({"type": "http.response.start", "status": 413, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+async def _discard(receive: Receive, message: Message) -> None:
+    """Read on for a while: a client that still sends would lose the answer to a reset."""
+    num_bytes = 0
+    while message.get("more_body", False) and num_bytes < _MAX_DISCARDED_BYTES:
+        message = await receive()
+        num_bytes += len(message.get("body", b""))

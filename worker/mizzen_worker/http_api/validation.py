@@ -10,6 +10,8 @@ from typing import Any
 from mizzen_worker.contracts.errors import RequestError
 
 _MAX_SHOWN_CHARS = 60
+_TYPE_NAMES = frozenset({"str", "int", "float", "bool", "list", "dict"})
+"""A union's branches stand in locations too, by these names or by names of classes."""
 
 NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -80,7 +82,7 @@ def refuse_unserved(body: Mapping[str, Any], *, prefix: str = "") -> None:
 
 def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """Make the error for a body that pydantic refused; the first finding is told."""
-    first = errors[0]
+    first = _most_telling(errors)
     if first["type"] == "json_invalid":
         reason = first.get("ctx", {}).get("error", "it does not parse")
         return RequestError(f"the body is no JSON: {reason}; send a JSON object")
@@ -102,6 +104,14 @@ def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     return RequestError(f"{field} is {_shown(value)}: {reason}", field=field)
 
 
+def _most_telling(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Choose among a union's findings the one of the branch whose type the value has."""
+    root = field_name(errors[0]["loc"]).partition("[")[0]
+    same = [error for error in errors if field_name(error["loc"]).partition("[")[0] == root]
+    fitting = [error for error in same if not str(error["type"]).endswith("_type")]
+    return (fitting or same)[0]
+
+
 def field_name(location: Sequence[str | int]) -> str:
     """Write a location as a client would: ``messages[0].content``."""
     name = ""
@@ -110,7 +120,7 @@ def field_name(location: Sequence[str | int]) -> str:
             continue
         if isinstance(part, int):
             name += f"[{part}]"
-        elif "[" in part or part in {"str", "int", "float", "bool", "list", "dict"}:
+        elif not part.isidentifier() or not part.islower() or part in _TYPE_NAMES:
             continue
         else:
             name += f".{part}" if name else part

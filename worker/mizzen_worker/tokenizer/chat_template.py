@@ -17,6 +17,18 @@ from mizzen_worker.contracts.errors import ModelLoadError, RequestError
 Message = Mapping[str, Any]
 
 
+_TEMPLATE_FAULTS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a template's own code can raise on messages that it was not written for."""
+
+
 class _TemplateRefusalError(jinja2.TemplateError):
     """The template called ``raise_exception``."""
 
@@ -71,7 +83,7 @@ class ChatTemplate:
                 msg,
                 field=f"messages[{index}]",
             ) from error
-        except (jinja2.TemplateError, TypeError, ValueError, OverflowError) as error:
+        except _TEMPLATE_FAULTS as error:
             index = self._refused_message(messages, variables)
             msg = f"messages[{index}]: the model's chat template cannot show it: {error}"
             raise RequestError(
@@ -84,7 +96,7 @@ class ChatTemplate:
         for index in range(len(messages)):
             try:
                 self._template.render({**variables, "messages": list(messages[: index + 1])})
-            except (jinja2.TemplateError, TypeError, ValueError, OverflowError):
+            except _TEMPLATE_FAULTS:
                 return index
         return max(0, len(messages) - 1)
 

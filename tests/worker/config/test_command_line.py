@@ -1,0 +1,121 @@
+"""Flags, files and defaults: one sentence for what is wrong, and the source of what is right."""
+
+from pathlib import Path
+
+import pytest
+
+from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.config.completion import SHELLS, completion_script
+from mizzen_worker.config.env import read_pod_environment
+from mizzen_worker.config.groups import EngineOptions, HttpOptions, ModelOptions, WireOptions
+from mizzen_worker.config.options import OPTIONS, Role, options_of
+from mizzen_worker.config.resolve import Configuration
+from mizzen_worker.contracts.errors import ConfigError
+
+
+def _parse(role: Role, *arguments: str) -> Configuration:
+    parser = make_parser(role, description="d", example="e")
+    return parse_command_line(parser, role, arguments)
+
+
+def test_flag_beats_file_beats_default(tmp_path: Path) -> None:
+    file = tmp_path / "mizzen.yaml"
+    file.write_text("http-port: 1234\nkv-tokens: 2048\nmodel: /m\n")
+    found = _parse(Role.SERVE, "--config", str(file), "--kv-tokens", "4096")
+    assert found.group(EngineOptions).kv_tokens == 4096
+    assert found.group(HttpOptions).http_port == 1234
+    assert found.group(HttpOptions).http_host == "127.0.0.1"
+    assert found.group(ModelOptions).model == Path("/m")
+    sources = {flag: value.source for flag, value in found.values.items()}
+    assert sources["--kv-tokens"] == "flag"
+    assert sources["--http-port"] == f"file {file}"
+    assert sources["--page-size"] == "default"
+
+
+def test_groups_of_other_roles_have_defaults() -> None:
+    found = _parse(Role.TOKENIZER, "--model", "m", "--workers", "tcp://a:1, tcp://b:2")
+    assert found.group(WireOptions).workers == ("tcp://a:1", "tcp://b:2")
+    assert found.group(EngineOptions).page_size == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["m", "--kv-tokens", "x"], "--kv-tokens: 'x' cannot be used; it must be a whole number"),
+        (["m", "--http-port", "70000"], "it must be 0 to 65535"),
+        (["m", "--dtype", "int8"], "--dtype: 'int8' cannot be used; it must be one of auto"),
+        (["m", "--tensor-parallel-size", "2"], "only 1 is served yet"),
+        (
+            ["m", "--kv-token", "5"],
+            "--kv-token is no flag of mizzen serve; did you mean --kv-tokens?",
+        ),
+        (["m", "--listen", "tcp://a:1"], "--listen is no flag of mizzen serve"),
+        (["m", "--drain-deadline", "-1"], "it must be 0 seconds or more"),
+        (["m", "--model", "n"], "the model is given twice"),
+        ([], "--model is missing; give it: model to serve"),
+        (["m", "--config", "/nowhere.yaml"], "--config: /nowhere.yaml cannot be read"),
+        (["m", "--kv-tokens"], "expected one argument"),
+    ],
+)
+def test_wrong_flags_are_one_sentence(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        _parse(Role.SERVE, *arguments)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("kv-token: 5", "'kv-token' is no option of serve; did you mean kv-tokens?"),
+        ("kv-tokens: lots", "--kv-tokens: 'lots' cannot be used (in file"),
+        ("- a", "holds no options"),
+        ("kv-tokens: {a: 1}", "kv-tokens is {'a': 1}"),
+        ("a: [", "cannot be read"),
+    ],
+)
+def test_wrong_files_are_one_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError) as raised:
+        _parse(Role.SERVE, "m", "--config", str(file))
+    assert sentence in str(raised.value)
+
+
+def test_table_and_groups_have_the_same_fields() -> None:
+    for role in Role:
+        needed = ["--model", "m"]
+        found = _parse(role, *needed)
+        for group in {option.group for option in OPTIONS}:
+            assert found.group(group)  # type: ignore[type-var]
+    assert len({option.flag for option in OPTIONS}) == len(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"MIZZEN_NODE_RANK": "x"}, "MIZZEN_NODE_RANK is 'x'; it must be a whole number"),
+        ({"MIZZEN_NODE_RANK": "1"}, "ranks count from 0"),
+        ({"MIZZEN_NODE_COUNT": "2"}, "groups of several nodes are not served yet"),
+        ({"MIZZEN_NODE_COUNT": "0"}, "from 1 up"),
+    ],
+)
+def test_wrong_environment_is_one_sentence(environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_pod_environment(environment)
+    assert sentence in str(raised.value)
+
+
+def test_pod_environment_is_read() -> None:
+    pod = read_pod_environment({"MIZZEN_ROLE": "worker", "MIZZEN_INSTANCE_ID": "u"})
+    assert (pod.role, pod.instance_id, pod.node_count, pod.node_rank) == ("worker", "u", 1, 0)
+    assert pod.log_fields() == {"role": "worker"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_every_flag(shell: str) -> None:
+    script = completion_script(shell, ("serve", "plan"))
+    assert "plan" in script
+    for role in Role:
+        for option in options_of(role):
+            assert option.key in script

@@ -1,0 +1,182 @@
+"""Bad input, as a table: status, the field it is about, and one clear sentence."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tests.worker.front_stack import MODEL, Stack
+
+from mizzen_worker.http_api.engine import HttpLimits
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+USER = [{"role": "user", "content": "hi"}]
+
+Case = tuple[str, Any, int, str | None, str]
+CASES: tuple[Case, ...] = (
+    (CHAT, {"messages": USER}, 400, "model", "model is missing"),
+    (CHAT, {"model": "x", "messages": USER}, 404, "model", "this server serves 'tiny'"),
+    (CHAT, {"model": 5, "messages": USER}, 400, "model", "model is 5: input should be a valid"),
+    (CHAT, {"messages": []}, 400, "messages", "at least 1 item"),
+    (CHAT, {"messages": [{"role": "king"}]}, 400, "messages[0].role", "'king'"),
+    (CHAT, {"messages": [{"content": "a"}]}, 400, "messages[0].role", "is missing"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        400,
+        "messages[0].content[0].type",
+        "reads text only",
+    ),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        400,
+        "messages[0].content[0].text",
+        "is missing",
+    ),
+    (CHAT, {"messages": [*USER, {"role": "tool", "content": ""}]}, 400, "messages[1]", "refuses"),
+    (CHAT, {"temperature": 2.5}, 400, "temperature", "temperature is 2.5"),
+    (CHAT, {"temperature": "hot"}, 400, "temperature", "'hot'"),
+    (CHAT, {"top_p": 0}, 400, "top_p", "greater than 0"),
+    (CHAT, {"top_k": -2}, 400, "top_k", "top_k is -2"),
+    (CHAT, {"min_p": 2}, 400, "min_p", "min_p is 2"),
+    (CHAT, {"max_tokens": 0}, 400, "max_tokens", "max_tokens is 0"),
+    (CHAT, {"max_tokens": 9999}, 400, "max_tokens", "ask for at most"),
+    (CHAT, {"max_completion_tokens": 9999}, 400, "max_completion_tokens", "limit of 512"),
+    (CHAT, {"min_tokens": 20, "max_tokens": 10}, 400, "min_tokens", "min_tokens is 20"),
+    (CHAT, {"stop": ["a"] * 17}, 400, "stop", "at most 16"),
+    (CHAT, {"stop": ""}, 400, "stop", "at least 1 character"),
+    (CHAT, {"stop_token_ids": [999]}, 400, "stop_token_ids", "is no token of this model"),
+    (CHAT, {"n": 2}, 400, "n", "n is 2, which this server does not serve yet"),
+    (CHAT, {"logprobs": True}, 400, "logprobs", "logprobs is True"),
+    (CHAT, {"top_logprobs": 3}, 400, "top_logprobs", "leave it out"),
+    (CHAT, {"tools": [{"type": "function"}]}, 400, "tools", "does not serve yet"),
+    (CHAT, {"response_format": {"type": "json_object"}}, 400, "response_format", "leave it out"),
+    (CHAT, {"frequency_penalty": 0.5}, 400, "frequency_penalty", "0.5"),
+    (CHAT, {"logit_bias": {"5": 1}}, 400, "logit_bias", "leave it out"),
+    (CHAT, {"messages": [{"role": "user", "content": "x" * 600}]}, 400, None, "shorten the prompt"),
+    (CHAT, b"{", 400, None, "the body is no JSON"),
+    (CHAT, b"[]", 400, None, "no JSON object"),
+    (COMPLETIONS, {"prompt": None}, 400, "prompt", "prompt is None"),
+    (COMPLETIONS, {"prompt": ""}, 400, "prompt", "has no tokens"),
+    (COMPLETIONS, {"prompt": [5, 9999]}, 400, "prompt", "prompt[1] is 9999"),
+    (COMPLETIONS, {"prompt": []}, 400, "prompt", "at least 1 item"),
+    (COMPLETIONS, {"prompt": "a", "echo": True}, 400, "echo", "echo is True"),
+    (COMPLETIONS, {"prompt": "a", "best_of": 3}, 400, "best_of", "best_of is 3"),
+    ("/generate", {}, 400, "text", "exactly one of text and input_ids"),
+    ("/generate", {"text": "a", "input_ids": [1]}, 400, "text", "exactly one"),
+    ("/generate", {"input_ids": [9999]}, 400, "input_ids", "is no token"),
+    (
+        "/generate",
+        {"text": "a", "sampling_params": {"temperature": -1}},
+        400,
+        "sampling_params.temperature",
+        "is -1",
+    ),
+    (
+        "/generate",
+        {"text": "a", "sampling_params": {"regex": "a+"}},
+        400,
+        "sampling_params.regex",
+        "does not serve yet",
+    ),
+    (
+        "/generate",
+        {"text": ["a", "b"], "sampling_params": [{}]},
+        400,
+        "sampling_params",
+        "1 entries",
+    ),
+    ("/generate", {"text": ["a", "b"], "rid": "one"}, 400, "rid", "rid has 1 entries"),
+    ("/generate", {"text": "a", "lora_path": "x"}, 400, "lora_path", "does not serve yet"),
+    ("/v1/nothing", {}, 404, None, "is no route of this server"),
+    ("/v1/models", {}, 405, None, "does not take POST"),
+)
+
+
+def test_bad_input_is_one_clear_sentence(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            for path, body, status, param, sentence in CASES:
+                given = body
+                if isinstance(body, dict) and path in {CHAT, COMPLETIONS} and body:
+                    base = {"model": MODEL} if path == COMPLETIONS else {"messages": USER}
+                    given = {**base, **({"model": MODEL} if "messages" not in body else {}), **body}
+                    if body.keys() == {"messages"} and sentence != "model is missing":
+                        given["model"] = MODEL
+                content = given if isinstance(given, bytes) else None
+                answer = await client.post(
+                    path, content=content, json=given if content is None else None
+                )
+                error = answer.json()["error"]
+                assert answer.status_code == status, (path, body, error)
+                assert error["param"] == param, (path, body, error)
+                assert sentence in error["message"], (path, body, error)
+                assert "\n" not in error["message"]
+                if path.startswith("/v1"):
+                    assert error.keys() == {"message", "type", "param", "code"}
+            assert stack.manager.num_live == 0
+
+    asyncio.run(scenario())
+
+
+def test_neutral_and_unknown_fields_are_taken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            body = {
+                "model": MODEL,
+                "messages": USER,
+                "max_tokens": 3,
+                "n": 1,
+                "logprobs": False,
+                "tools": [],
+                "frequency_penalty": 0.0,
+                "response_format": {"type": "text"},
+                "user": "me",
+                "brand_new_field": {"a": 1},
+                "logit_bias": {},
+                "tool_choice": "auto",
+                "stop": None,
+                "seed": -5,
+                "top_k": -1,
+            }
+            answer = await client.post(CHAT, json=body)
+            assert answer.status_code == 200, answer.text
+
+    asyncio.run(scenario())
+
+
+def test_the_sdk_raises_its_own_errors(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            client = openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="x", max_retries=0)
+            with pytest.raises(openai.NotFoundError) as missing:
+                await client.completions.create(model="other", prompt="a")
+            assert missing.value.code == "model_not_found"
+            with pytest.raises(openai.BadRequestError) as long:
+                await client.completions.create(model=MODEL, prompt="a", max_tokens=10_000)
+            assert long.value.code == "context_length_exceeded"
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_long_bodies_are_413(tmp_path: Path, *, is_declared: bool) -> None:
+    async def pieces() -> Any:
+        for _ in range(40):
+            yield b"x" * 1000
+
+    async def scenario() -> None:
+        limits = HttpLimits(max_body_bytes=10_000)
+        async with Stack(tmp_path, limits=limits) as stack:
+            content = b"x" * 40_000 if is_declared else pieces()
+            async with httpx.AsyncClient(base_url=stack.url) as client:
+                answer = await client.post(CHAT, content=content)
+            assert answer.status_code == 413
+            assert "exceeds 10000 bytes" in answer.json()["error"]["message"]
+
+    asyncio.run(scenario())
