@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.devcluster.folders import Folders, Lock
+from tests.devcluster.namespaces import die_with_parent
 from tests.devcluster.toolchain import find_go
 
 KUBERNETES_VERSION = "v1.36.3"
@@ -91,7 +92,10 @@ def _view(folders: Folders, modules: Iterable[Module], show: Show) -> Path:
     view = folders.binaries / hashlib.sha256("".join(keys.values()).encode()).hexdigest()[:16]
     if view.exists():
         return view
-    lock = Lock.take(folders.binaries / "build.lock")
+    lock = Lock.try_take(folders.binaries / "build.lock")
+    if lock is None:
+        show(0.0, "waiting for another build to end")
+        lock = Lock.take(folders.binaries / "build.lock")
     try:
         for module in modules:
             _ensure(folders, module, folders.binaries / keys[module.name], show)
@@ -191,4 +195,6 @@ def _run_go(
         stdout=output,
         stderr=subprocess.PIPE,
         text=True,
+        # A builder that is killed lets its lock go: its go must not build on.
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - no other thread runs here
     )

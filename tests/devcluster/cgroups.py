@@ -40,7 +40,8 @@ def hierarchies(root: Path = _ROOT) -> list[Path]:
 
 def tracking(root: Path = _ROOT) -> Path:
     """Return the hierarchy that every process of a cell is put into."""
-    return root if is_unified(root) else root / "pids"
+    mounted = hierarchies(root)
+    return root / "pids" if root / "pids" in mounted else mounted[0]
 
 
 def group(cell: str, *parts: str) -> str:

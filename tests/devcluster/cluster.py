@@ -108,7 +108,9 @@ class Cluster:
         pause = programs / "pause.tar"
         if not pause.exists():
             content = (programs / "pause").read_bytes()
-            write_image(pause, name=PAUSE_IMAGE, files={"pause": content}, entrypoint=("/pause",))
+            aside = programs / f"pause.tar.{os.getpid()}"
+            write_image(aside, name=PAUSE_IMAGE, files={"pause": content}, entrypoint=("/pause",))
+            aside.rename(pause)
         order = keeper.Order(
             config=config,
             programs=programs,
@@ -268,11 +270,21 @@ class Cluster:
             except (ClusterError, subprocess.TimeoutExpired) as error:
                 text = str(error)
             (folder / file).write_text(text)
+        self._dump_custom_objects(folder / "custom.yaml")
         logs = folder / "pods"
         logs.mkdir(exist_ok=True)
         for log in self._folder.path.glob("nodes/*/pod-logs/*/*/*.log"):
             pod, container = log.parts[-3], log.parts[-2]
             (logs / f"{pod}_{container}_{log.name}").write_bytes(log.read_bytes())
+
+    def _dump_custom_objects(self, file: Path) -> None:
+        try:
+            names = self.kubectl("get", "crd", "-o", "name", timeout_s=30).split()
+            kinds = ",".join(name.partition("/")[2] for name in names)
+            text = self.kubectl("get", kinds, "-A", "-o", "yaml") if kinds else ""
+        except (ClusterError, subprocess.TimeoutExpired) as error:
+            text = str(error)
+        file.write_text(text)
 
 
 def _parse_audit(document: dict[str, Any]) -> AuditEvent:

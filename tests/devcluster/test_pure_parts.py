@@ -10,11 +10,12 @@ from tests.devcluster.archive import Archive, ArchiveError, Image, Member, write
 from tests.devcluster.binaries import Module, key_of
 from tests.devcluster.config import ClusterConfig, ConfigError, plan_nodes
 from tests.devcluster.control import ControlError, ask
-from tests.devcluster.folders import Lock
+from tests.devcluster.folders import Folders, Lock
 from tests.devcluster.image_import import Present, choose_members, is_present
 from tests.devcluster.keeper import Order, decode_order
 from tests.devcluster.network import hairpin_rules
 from tests.devcluster.pki import identities, make_pki
+from tests.devcluster.requirements import RequirementError, check_machine
 from tests.devcluster.stores import take_stores
 from tests.devcluster.toolchain import is_new_enough
 
@@ -100,6 +101,24 @@ def test_an_image_is_present_in_its_own_version_only() -> None:
     assert is_present([Image(name="a:1", digest="sha256:aa")], present)
     assert not is_present([Image(name="a:1", digest="sha256:bb")], present)
     assert not is_present([Image(name="b:1", digest="sha256:aa")], present)
+
+
+def test_without_root_one_sentence_says_what_else_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(RequirementError, match=r"needs root.*CLUSTER=current.*mizzen serve MODEL"):
+        check_machine(Folders(root=tmp_path))
+
+
+def test_a_cache_folder_that_the_cell_cannot_see_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("pathlib.Path.exists", lambda self: True)
+    with pytest.raises(RequirementError, match="XDG_CACHE_HOME: /var/lib/cache lies below"):
+        check_machine(Folders(root=Path("/var/lib/cache/mizzen")))
 
 
 def test_stores_are_lent_once_and_the_lowest_first(tmp_path: Path) -> None:
