@@ -85,7 +85,6 @@ def facts_of(heads: Heads) -> ModelFacts:
         bos_token_id=None,
         weight_format="random",
         fingerprint="",
-        tokenizer_identity="",
     )
 
 

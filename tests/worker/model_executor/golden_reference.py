@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from tests.worker.model_executor.real_prompts import PROMPTS, Prompt
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
 from mizzen_worker.model_executor.weights.checkpoint import find_gguf
 
@@ -59,12 +59,11 @@ def reference_continuation(
     model: PreTrainedModel, prompt: list[int], count: int
 ) -> tuple[list[int], list[float]]:
     """Greedy ids (EOS included and gone past) and the gap of the two best logits of each."""
-    ids, gaps, cache = [], [], None
+    ids, gaps, cache = [], [], DynamicCache(config=model.config)
     step = torch.tensor([prompt])
     with torch.inference_mode():
         for _ in range(count):
-            result = model(step, past_key_values=cache, use_cache=True)
-            cache = result.past_key_values
+            result = model(step, cache=cache, logits_to_keep=1)
             best = result.logits[0, -1].float().topk(2)
             ids.append(int(best.indices[0]))
             gaps.append(float(best.values[0] - best.values[1]))

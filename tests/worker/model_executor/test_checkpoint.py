@@ -159,9 +159,18 @@ def test_several_gguf_files_ask_for_a_choice(tmp_path: Path) -> None:
 
 
 def test_damaged_gguf_is_named(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path)
+    target = tmp_path / "whole.gguf"
+    write_gguf(tmp_path, target)
+    whole = target.read_bytes()
     path = tmp_path / "bad.gguf"
-    path.write_bytes(b"GGUF but no more")
-    assert f"{path}: not a readable GGUF file" in fail(path)
+    path.write_bytes(b"not this")
+    assert f"{path}: is no GGUF file" in fail(path)
+    for num_bytes in (10, 200, 1500):
+        path.write_bytes(whole[:num_bytes])
+        assert f"{path}: the file ends early; download it again" in fail(path)
+    path.write_bytes(whole[:-1000])
+    assert f"{path}: the file ends inside tensor " in fail(path)
 
 
 def test_unknown_architectures_list_the_known_ones(tmp_path: Path) -> None:
@@ -179,7 +188,7 @@ def test_missing_tensor_is_named(tmp_path: Path) -> None:
     save_tiny_llama(tmp_path)
     target = tmp_path / "part.gguf"
     write_gguf(tmp_path, target, without="model.layers.1.mlp.up_proj.weight")
-    assert "tensor blk.1.ffn_up.weight is missing" in fail(target)
+    assert f"{target}: tensor blk.1.ffn_up.weight is missing" in fail(target)
     weights = load_file(tmp_path / "model.safetensors")
     del weights["model.norm.weight"]
     save_file(weights, tmp_path / "model.safetensors")

@@ -28,8 +28,7 @@ class ModelFacts:
 
     ``fingerprint`` names its scheme: ``sha256:...`` covers every byte of the weight files,
     ``sampled-sha256:...`` (files above 1 GiB) their headers, sizes and evenly spaced windows.
-    ``tokenizer_identity`` is a digest of the vocabulary, or of ``tokenizer.json``; empty when the
-    model's folder has neither.
+    The tokenizer is not the model's matter: ``vocabulary`` fingerprints it.
     """
 
     architecture: str
@@ -42,4 +41,3 @@ class ModelFacts:
     bos_token_id: TokenId | None
     weight_format: str
     fingerprint: str
-    tokenizer_identity: str

@@ -1,4 +1,4 @@
-"""Owns reading the key-value part of a GGUF file; owns no tensors.
+"""Owns reading a GGUF file's header: key-value part and table of tensors; reads no tensor data.
 
 The file is untrusted: every count and length is checked against the bytes that are there, and
 whatever does not fit is one ``ModelLoadError``.
@@ -6,6 +6,7 @@ whatever does not fit is one ``ModelLoadError``.
 
 import mmap
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,6 +31,29 @@ _STRING = 8
 _ARRAY = 9
 _MAX_KEYS = 1 << 16
 _MAX_DEPTH = 4
+_MAX_TENSORS = 1 << 20
+_DEFAULT_ALIGNMENT = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufTensor:
+    """One entry of the table: ``sizes`` innermost first, ``offset`` in bytes from the file's start.
+
+    Nothing says yet that the file is long enough for it.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    type_number: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufHeader:
+    """Everything before the tensor data."""
+
+    metadata: dict[str, MetadataValue]
+    tensors: tuple[GgufTensor, ...]
 
 
 class _Cursor:
@@ -39,6 +63,11 @@ class _Cursor:
         self._view = view
         self._path = path
         self._at = 0
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self._at
 
     def take(self, num_bytes: int) -> bytes:
         if num_bytes > len(self._view) - self._at:
@@ -76,8 +105,8 @@ class _Cursor:
         return [self.value(kind, depth + 1) for _ in range(length)]
 
 
-def read_gguf_metadata(path: Path) -> dict[str, MetadataValue]:
-    """Read every key of a GGUF file (version 2 or 3, little endian)."""
+def read_gguf_header(path: Path) -> GgufHeader:
+    """Read keys and tensor table of a GGUF file (version 2 or 3, little endian)."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             return _read(_Cursor(view, path), path)
@@ -86,7 +115,12 @@ def read_gguf_metadata(path: Path) -> dict[str, MetadataValue]:
         raise ModelLoadError(msg) from error
 
 
-def _read(cursor: _Cursor, path: Path) -> dict[str, MetadataValue]:
+def read_gguf_metadata(path: Path) -> dict[str, MetadataValue]:
+    """Read every key of a GGUF file."""
+    return read_gguf_header(path).metadata
+
+
+def _read(cursor: _Cursor, path: Path) -> GgufHeader:
     if cursor.take(4) != b"GGUF":
         msg = f"{path}: is no GGUF file; give a .gguf file or a model folder"
         raise ModelLoadError(msg)
@@ -94,13 +128,47 @@ def _read(cursor: _Cursor, path: Path) -> dict[str, MetadataValue]:
     if version not in {2, 3}:
         msg = f"{path}: GGUF version {version} is not 2 or 3; convert it again"
         raise ModelLoadError(msg)
-    cursor.count()
-    num_keys = cursor.count()
-    if num_keys > _MAX_KEYS:
-        msg = f"{path}: {num_keys} metadata keys are more than {_MAX_KEYS}"
+    num_tensors, num_keys = cursor.count(), cursor.count()
+    if num_keys > _MAX_KEYS or num_tensors > _MAX_TENSORS:
+        msg = (
+            f"{path}: {num_keys} metadata keys and {num_tensors} tensors are more than "
+            f"{_MAX_KEYS} and {_MAX_TENSORS}"
+        )
         raise ModelLoadError(msg)
     metadata: dict[str, MetadataValue] = {}
     for _ in range(num_keys):
         key = cursor.string()
         metadata[key] = cursor.value(int(cursor.unpack(_SCALARS[4])))
-    return metadata
+    return GgufHeader(metadata=metadata, tensors=_read_tensors(cursor, path, num_tensors, metadata))
+
+
+def _read_tensors(
+    cursor: _Cursor, path: Path, num_tensors: int, metadata: dict[str, MetadataValue]
+) -> tuple[GgufTensor, ...]:
+    relative: list[GgufTensor] = []
+    for _ in range(num_tensors):
+        name = cursor.string()
+        num_sizes = int(cursor.unpack(_SCALARS[4]))
+        if num_sizes > _MAX_DEPTH:
+            msg = (
+                f"{path}: tensor {name} has {num_sizes} dimensions, at most {_MAX_DEPTH} are known"
+            )
+            raise ModelLoadError(msg)
+        sizes = tuple(cursor.count() for _ in range(num_sizes))
+        type_number = int(cursor.unpack(_SCALARS[4]))
+        offset = cursor.count()
+        relative.append(GgufTensor(name=name, sizes=sizes, type_number=type_number, offset=offset))
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        msg = f"{path}: general.alignment is {alignment!r}; convert the file again"
+        raise ModelLoadError(msg)
+    start = -(-cursor.position // alignment) * alignment
+    return tuple(
+        GgufTensor(
+            name=entry.name,
+            sizes=entry.sizes,
+            type_number=entry.type_number,
+            offset=start + entry.offset,
+        )
+        for entry in relative
+    )

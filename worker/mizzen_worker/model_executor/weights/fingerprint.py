@@ -36,11 +36,3 @@ def content_fingerprint(paths: Sequence[Path]) -> str:
         digest.update(size_bytes.to_bytes(8, "little"))
         _update_from(digest, path, size_bytes)
     return f"{'sampled-' if is_sampled else ''}sha256:{digest.hexdigest()}"
-
-
-def text_fingerprint(lines: Sequence[str]) -> str:
-    """``sha256:`` over the lines, each ended by a zero byte."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(line.encode("utf-8", "surrogatepass") + b"\0")
-    return f"sha256:{digest.hexdigest()}"

@@ -5,9 +5,10 @@ and key projections of Llama models with the rows of each head in interleaved or
 back into the order that the rotary kernels expect (first half, second half).
 """
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,14 +17,15 @@ from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 from mizzen_worker.layers.rotary import RotaryConfig
-from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint, text_fingerprint
+from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.gguf_blocks import FORMAT_BY_NAME
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.vocabulary.gguf_metadata import GgufTensor, read_gguf_header
 
 _ARCHITECTURE_BY_GGUF_NAME = {"llama": "LlamaForCausalLM"}
 
-_DENSE_TYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16)}
+_DTYPE_BY_NAME = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 _GGUF_NAME_BY_LAYER_PART = {
     "input_layernorm.weight": "attn_norm.weight",
@@ -57,38 +59,102 @@ def rotary_row_order(num_heads: int, head_dim: int) -> npt.NDArray[np.int64]:
     return rows.reshape(num_heads, head_dim // 2, 2).swapaxes(1, 2).reshape(-1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Encoding:
+    """How the values of one GGUF type lie in the file: ``columns`` of them in ``size_bytes``."""
+
+    name: str
+    columns: int
+    size_bytes: int
+
+
+_DENSE = (
+    _Encoding(name="F32", columns=1, size_bytes=4),
+    _Encoding(name="F16", columns=1, size_bytes=2),
+    _Encoding(name="BF16", columns=1, size_bytes=2),
+)
+_ENCODING_BY_NAME = {encoding.name: encoding for encoding in _DENSE} | {
+    block.name: _Encoding(name=block.name, columns=block.columns, size_bytes=block.size_bytes)
+    for block in FORMAT_BY_NAME.values()
+}
+_NAME_BY_TYPE_NUMBER = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    30: "BF16",
+}
+
+
 class GgufFile:
-    """One opened GGUF file with typed access to its metadata."""
+    """One mapped GGUF file with typed access to its metadata and tensors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            self._reader = gguf.GGUFReader(path)
-        except (OSError, ValueError, IndexError, KeyError) as error:
-            message = f"{path}: not a readable GGUF file ({error}); download it again"
-            raise ModelLoadError(message) from error
-        self._tensor_by_name = {tensor.name: tensor for tensor in self._reader.tensors}
+        header = read_gguf_header(path)
+        self._metadata = header.metadata
+        self._tensor_by_name = {tensor.name: tensor for tensor in header.tensors}
+        self._bytes: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
+        """Bytes of all tensors of known types."""
+        known = (t for t in self._tensor_by_name.values() if t.type_number in _NAME_BY_TYPE_NUMBER)
+        return sum(self._size_bytes(tensor) for tensor in known)
 
     def has_tensor(self, name: str) -> bool:
         """Tell whether the file has a tensor of this GGUF name."""
         return name in self._tensor_by_name
 
-    def tensor(self, name: str) -> "gguf.ReaderTensor":
-        """The tensor of this GGUF name; raises ``ModelLoadError``."""
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Outermost size first; raises ``ModelLoadError`` for a tensor that is not there."""
+        return tuple(reversed(self._tensor(name).sizes))
+
+    def read(self, name: str) -> tuple[str, npt.NDArray[np.uint8]]:
+        """Type name and raw bytes (a view of the file) of a tensor; raises ``ModelLoadError``."""
+        tensor = self._tensor(name)
+        size_bytes = self._size_bytes(tensor)
+        if tensor.offset + size_bytes > len(self._bytes):
+            message = f"{self.path}: the file ends inside tensor {name}; download it again"
+            raise ModelLoadError(message)
+        raw = self._bytes[tensor.offset : tensor.offset + size_bytes]
+        return _NAME_BY_TYPE_NUMBER[tensor.type_number], raw
+
+    def _tensor(self, name: str) -> GgufTensor:
         if name not in self._tensor_by_name:
             message = f"{self.path}: tensor {name} is missing; the file is incomplete or not Llama"
             raise ModelLoadError(message)
         return self._tensor_by_name[name]
 
+    def _size_bytes(self, tensor: GgufTensor) -> int:
+        type_name = _NAME_BY_TYPE_NUMBER.get(tensor.type_number)
+        if type_name is None:
+            known = ", ".join(_NAME_BY_TYPE_NUMBER.values())
+            message = (
+                f"{self.path}: tensor {tensor.name} has GGUF type number {tensor.type_number}, "
+                f"which is not supported here; convert it to one of: {known}"
+            )
+            raise ModelLoadError(message)
+        encoding = _ENCODING_BY_NAME[type_name]
+        if not tensor.sizes or tensor.sizes[0] % encoding.columns:
+            message = (
+                f"{self.path}: tensor {tensor.name} of sizes {tensor.sizes} is not whole blocks "
+                f"of {encoding.columns} ({type_name}); convert the file again"
+            )
+            raise ModelLoadError(message)
+        return math.prod(tensor.sizes) // encoding.columns * encoding.size_bytes
+
     def value(self, key: str) -> object | None:
         """Metadata value, None when absent."""
-        field = self._reader.fields.get(key)
-        return None if field is None else field.contents()
+        return self._metadata.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
         """An integer that must be there unless there is a default."""
@@ -105,10 +171,13 @@ class GgufFile:
         found = self.value(key)
         return float(found) if isinstance(found, int | float) else default
 
-    def strings(self, key: str) -> list[str]:
-        """A list of strings, empty when absent."""
-        found = self.value(key)
-        return [str(item) for item in found] if isinstance(found, list) else []
+    def vector(self, name: str) -> torch.Tensor:
+        """A dense tensor in its stored type, flat; a copy."""
+        type_name, raw = self.read(name)
+        if type_name not in _DTYPE_BY_NAME:
+            message = f"{self.path}: tensor {name} has type {type_name}; F32, F16 or BF16 is needed"
+            raise ModelLoadError(message)
+        return torch.from_numpy(raw.copy()).view(_DTYPE_BY_NAME[type_name])
 
 
 def _require_supported_rotary(file: GgufFile, prefix: str, head_dim: int) -> RotaryConfig:
@@ -124,7 +193,7 @@ def _require_supported_rotary(file: GgufFile, prefix: str, head_dim: int) -> Rot
         raise ModelLoadError(message)
     divisors: tuple[float, ...] | None = None
     if file.has_tensor("rope_freqs.weight"):
-        divisors = tuple(float(x) for x in np.asarray(file.tensor("rope_freqs.weight").data))
+        divisors = tuple(float(x) for x in file.vector("rope_freqs.weight"))
     return RotaryConfig(
         head_dim=head_dim,
         theta=file.number(f"{prefix}.rope.freq_base", 10000.0),
@@ -156,7 +225,6 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
     num_heads = file.integer(f"{prefix}.attention.head_count")
     hidden_size = file.integer(f"{prefix}.embedding_length")
     head_dim = file.integer(f"{prefix}.attention.key_length", hidden_size // num_heads)
-    tokens = file.strings("tokenizer.ggml.tokens")
     bos = file.value("tokenizer.ggml.bos_token_id")
     return ModelFacts(
         architecture=architecture,
@@ -167,7 +235,7 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
             num_heads=num_heads,
             num_kv_heads=file.integer(f"{prefix}.attention.head_count_kv", num_heads),
             head_dim=head_dim,
-            vocab_size=int(file.tensor("token_embd.weight").shape[1]),
+            vocab_size=file.shape("token_embd.weight")[0],
         ),
         rotary=_require_supported_rotary(file, prefix, head_dim),
         rms_norm_eps=file.number(f"{prefix}.attention.layer_norm_rms_epsilon", 1e-6),
@@ -177,7 +245,6 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
         bos_token_id=TokenId(bos) if isinstance(bos, int) else None,
         weight_format="gguf",
         fingerprint=content_fingerprint([file.path]),
-        tokenizer_identity=text_fingerprint(tokens + file.strings("tokenizer.ggml.merges")),
     )
 
 
@@ -191,30 +258,31 @@ class GgufWeightSource:
 
     def vector(self, name: str, length: int) -> torch.Tensor:
         """See ``WeightSource``."""
-        tensor = self._file.tensor(gguf_name(name))
-        self._require_shape(tensor, (length,))
-        weights = self._dense(tensor)
-        self._progress.add(int(tensor.n_bytes))
+        stored = gguf_name(name)
+        self._require_shape(stored, (length,))
+        weights = self._file.vector(stored)
+        self._progress.add(weights.nbytes)
         return weights.float()
 
     def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | QuantisedMatrix:
         """See ``WeightSource``."""
-        tensor = self._file.tensor(gguf_name(name))
-        self._require_shape(tensor, (rows, columns))
-        weights = self._quantised_or_dense(tensor, rows)
-        self._progress.add(int(tensor.n_bytes))
+        stored = gguf_name(name)
+        self._require_shape(stored, (rows, columns))
+        type_name, raw = self._file.read(stored)
+        self._progress.add(raw.nbytes)
         order = self._row_order(name)
-        if order is None:
-            return weights
-        if isinstance(weights, QuantisedMatrix):
-            return weights.take_rows(order)
-        return weights[torch.from_numpy(order)]
+        block_format = FORMAT_BY_NAME.get(type_name)
+        if block_format is None:
+            weights = self._file.vector(stored).reshape(rows, columns)
+            return weights if order is None else weights[torch.from_numpy(order)]
+        matrix = block_format.decode(raw.reshape(rows, -1, block_format.size_bytes))
+        return matrix if order is None else matrix.take_rows(order)
 
-    def _require_shape(self, tensor: "gguf.ReaderTensor", expected: tuple[int, ...]) -> None:
-        found = tuple(int(size) for size in reversed(tensor.shape))
+    def _require_shape(self, stored: str, expected: tuple[int, ...]) -> None:
+        found = self._file.shape(stored)
         if found != expected:
             message = (
-                f"{self._file.path}: tensor {tensor.name} has shape {found}, "
+                f"{self._file.path}: tensor {stored} has shape {found}, "
                 f"the metadata asks for {expected}"
             )
             raise ModelLoadError(message)
@@ -226,27 +294,3 @@ class GgufWeightSource:
         if name.endswith("k_proj.weight"):
             return rotary_row_order(self._shape.num_kv_heads, self._shape.head_dim)
         return None
-
-    def _quantised_or_dense(
-        self, tensor: "gguf.ReaderTensor", rows: int
-    ) -> torch.Tensor | QuantisedMatrix:
-        block_format = FORMAT_BY_NAME.get(tensor.tensor_type.name)
-        if block_format is None:
-            return self._dense(tensor).reshape(rows, -1)
-        raw = np.asarray(tensor.data).view(np.uint8)
-        return block_format.decode(raw.reshape(rows, -1, block_format.size_bytes))
-
-    def _dense(self, tensor: "gguf.ReaderTensor") -> torch.Tensor:
-        """F32, F16 or BF16 values as stored; a copy."""
-        type_name = tensor.tensor_type.name
-        if type_name == "BF16":
-            raw = np.array(tensor.data).view(np.int16)
-            return torch.from_numpy(raw).view(torch.bfloat16)
-        if type_name not in _DENSE_TYPES:
-            known = ", ".join([*_DENSE_TYPES, "BF16", *FORMAT_BY_NAME])
-            message = (
-                f"{self._file.path}: tensor {tensor.name} has type {type_name}, which is not "
-                f"supported here; convert it to one of: {known}"
-            )
-            raise ModelLoadError(message)
-        return torch.from_numpy(np.array(tensor.data).view(_DENSE_TYPES[type_name]))

@@ -157,7 +157,6 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
     hidden_size = config.integer("hidden_size")
     head_dim = config.integer("head_dim", hidden_size // num_heads)
     bos = config.value("bos_token_id")
-    tokenizer_path = folder / "tokenizer.json"
     return ModelFacts(
         architecture=architecture,
         shape=ModelShape(
@@ -179,7 +178,6 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
         fingerprint=content_fingerprint(
             [folder / "config.json", *(weight_files(folder) if has_weights else [])]
         ),
-        tokenizer_identity=content_fingerprint([tokenizer_path]) if tokenizer_path.exists() else "",
     )
 
 
