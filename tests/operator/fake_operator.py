@@ -170,3 +170,12 @@ def condition(cluster: FakeCluster, kind: str, name: str = "chat") -> Mapping[st
     found = [item for item in service["status"]["conditions"] if item["type"] == kind]
     assert len(found) == 1, service["status"]
     return found[0]
+
+
+def started(cluster: FakeCluster | None = None, **spec: Any) -> FakeOperator:
+    """An operator at rest with one service."""
+    cluster = cluster or cluster_with_claim()
+    cluster.put(SERVICE_KIND, service_manifest(**spec))
+    operator = FakeOperator(cluster, Clock())
+    converge(operator)
+    return operator

@@ -3,13 +3,16 @@
 Does not own what is done about a difference.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from mizzen_operator.render.labels import APPLIED_HASH
 from mizzen_operator.store import Manifest
 
+_QUANTITIES = frozenset({"requests", "limits"})
+_QUANTITY_FIELD = ".sizeLimit"
+"""Where the API server writes a number its own way, such as 1 for 1000m."""
 _SUFFIXES = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -41,31 +44,33 @@ def drifted_fields(wanted: Manifest, live: Manifest) -> frozenset[str]:
 
 
 def _differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
-    if isinstance(wanted, Mapping):
-        if not isinstance(live, Mapping):
+    if wanted == live:
+        return
+    if isinstance(wanted, dict):
+        if not isinstance(live, dict):
             # An empty map is not stored.
             if wanted:
                 yield path
             return
         for key, value in wanted.items():
             yield from _differences(value, live.get(key), f"{path}.{key}")
-    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
-        items = live if isinstance(live, Sequence) and not isinstance(live, str) else ()
+    elif isinstance(wanted, list | tuple):
+        items = live if isinstance(live, list | tuple) else ()
         if len(items) != len(wanted):
             yield path
             return
         for index, value in enumerate(wanted):
             yield from _differences(value, items[index], f"{path}[{index}]")
-    elif not _is_same_scalar(wanted, live):
+    elif not _is_same_scalar(wanted, live, path):
         yield path
 
 
-def _is_same_scalar(wanted: Any, live: Any) -> bool:
-    if wanted == live:
-        return True
+def _is_same_scalar(wanted: Any, live: Any, path: str) -> bool:
     if isinstance(wanted, bool) or isinstance(live, bool) or wanted is None or live is None:
         # Zero values are dropped by the API server.
         return not wanted and not live
+    if not path.endswith(_QUANTITY_FIELD) and not _QUANTITIES.intersection(path.split(".")):
+        return False
     first, second = quantity(str(wanted)), quantity(str(live))
     return first is not None and first == second
 

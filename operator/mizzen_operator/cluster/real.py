@@ -226,8 +226,8 @@ class KubernetesClient:
         try:
             document = json.loads(data)
         except ValueError:
-            document = {"message": data[:200].decode(errors="replace")}
-            status = max(status, 500)
+            document = {"message": data[:200].decode(errors="replace").strip()}
+            status = status if status >= 400 else 502
         if 200 <= status < 300 and isinstance(document, dict):
             return document
         raise _refused(status, headers, document, call=what)

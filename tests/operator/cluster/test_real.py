@@ -220,6 +220,12 @@ def test_an_answer_that_is_no_json_is_no_answer(server: ApiServer) -> None:
         run(server, lambda client: client.get(REF))
 
 
+def test_a_kind_that_does_not_exist_answers_in_plain_text(server: ApiServer) -> None:
+    server.answer(404, b"404 page not found\n")
+    with pytest.raises(NotFoundError, match=r"404 page not found .HTTP 404"):
+        run(server, lambda client: client.get(REF))
+
+
 def test_nobody_listening_is_unavailable_and_counted() -> None:
     calls: list[CallRecord] = []
     with pytest.raises(UnavailableError, match="no answer from"):
