@@ -130,11 +130,11 @@ OPTIONS: tuple[Option, ...] = (
         "admin port; 0 takes any free one", metavar="PORT",
     ),
     _choice(
-        "--drain-mode", AdminOptions, ("handback", "finish"),
+        names.FLAG_DRAIN_MODE, AdminOptions, ("handback", "finish"),
         "on SIGTERM: hand live requests back to their tokenizers, or finish them", _ALL,
     ),
     _option(
-        "--drain-deadline", AdminOptions, parse.seconds(), "25",
+        names.FLAG_DRAIN_DEADLINE, AdminOptions, parse.seconds(), "25",
         "seconds a drain may take on SIGTERM; keep it below the pod's grace period",
         metavar="SECONDS", field="drain_deadline_s",
     ),
@@ -199,7 +199,7 @@ OPTIONS: tuple[Option, ...] = (
         "weights as packed as the file has them, unpacked, or random without reading any", _ENGINE,
     ),
     _option(
-        "--device", EngineOptions, parse.text, "cpu",
+        names.FLAG_DEVICE, EngineOptions, parse.text, "cpu",
         "cpu, cuda or cuda:INDEX", roles=_ENGINE, metavar="DEVICE",
     ),
     _option(

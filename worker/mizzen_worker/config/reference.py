@@ -13,9 +13,9 @@ def flag_reference() -> str:
     lines = [
         "# Flags",
         "",
-        "Each flag is also a key of the YAML file given with `--config FILE`, without the dashes in",
-        "front; a flag wins over the file. `mizzen show-config VERB` prints what each resolves to",
-        "and where the value is from. This page is generated:",
+        "Each flag is also a key of the YAML file given with `--config FILE`, without the dashes",
+        "in front; a flag wins over the file. `mizzen show-config VERB` prints what each resolves",
+        "to and where the value is from. This page is generated:",
         "`python -m mizzen_worker.config.reference > docs/reference/flags.md`.",
     ]
     for role in Role:

@@ -1,0 +1,137 @@
+"""What a pod says about itself, and what its admin port takes."""
+
+import asyncio
+import io
+import json
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from mizzen_worker.ipc.parent_link import Report
+from mizzen_worker.supervision.admin import admin_app
+from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
+from mizzen_worker.supervision.progress import Announcer, Progress
+
+
+def _process(
+    state: str = "ready",
+    *,
+    is_running: bool = True,
+    silent_s: float = 0,
+    is_restarted: bool = False,
+) -> ProcessView:
+    return ProcessView(
+        name="rank",
+        is_running=is_running,
+        state=state,
+        silent_s=silent_s,
+        is_restarted=is_restarted,
+    )
+
+
+def _health(
+    *processes: ProcessView, is_draining: bool = False, was_started: bool = False
+) -> PodHealth:
+    return pod_health(processes, stuck_limit_s=10, is_draining=is_draining, was_started=was_started)
+
+
+@pytest.mark.parametrize(
+    ("health", "not_live", "not_ready", "not_started"),
+    [
+        (_health(_process()), None, None, None),
+        (_health(_process("loading", silent_s=99)), None, "rank is loading", "rank is loading"),
+        (_health(_process("waiting")), None, "rank is waiting", None),
+        (_health(_process(silent_s=11)), "silent for 11 s", "silent for 11 s", None),
+        (_health(_process(is_running=False)), "not running", "not running", "not running"),
+        (
+            _health(_process(is_running=False, is_restarted=True), was_started=True),
+            None,
+            "not running",
+            None,
+        ),
+        (_health(_process(is_running=False), is_draining=True), None, "draining", "not running"),
+        (_health(_process(), is_draining=True), None, "the pod is draining", None),
+        (_health(_process(), _process("loading"), was_started=True), None, "is loading", None),
+    ],
+)
+def test_health_table(
+    health: PodHealth, not_live: str | None, not_ready: str | None, not_started: str | None
+) -> None:
+    found = (health.why_not_live, health.why_not_ready, health.why_not_started)
+    for reason, expected in zip(found, (not_live, not_ready, not_started), strict=True):
+        assert (reason is None) == (expected is None), found
+        assert (expected or "") in (reason or "")
+
+
+@dataclass
+class _Pod:
+    reason: str | None = None
+    drains: list[tuple[str, float]] = field(default_factory=list)
+
+    def health(self) -> PodHealth:
+        return PodHealth(why_not_live=None, why_not_ready=self.reason, why_not_started=self.reason)
+
+    def metrics(self) -> str:
+        return "mizzen_x 1\n"
+
+    async def drain(self, mode: str, deadline_s: float) -> None:
+        self.drains.append((mode, deadline_s))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("GET", "/health", 200, "ok"),
+        ("GET", "/health/ready", 503, "rank is loading"),
+        ("GET", "/health/startup", 503, "rank is loading"),
+        ("GET", "/metrics", 200, "mizzen_x 1"),
+        ("GET", "/nothing", 404, "is no route"),
+        ("GET", "/drain", 405, "POST only"),
+        ("POST", "/health", 405, "GET only"),
+        ("POST", "/drain?mode=now", 400, "mode is 'now'; it must be handback or finish"),
+        ("POST", "/drain?deadline_s=-1", 400, "deadline_s is '-1'"),
+        ("POST", "/drain?deadline_s=nan", 400, "deadline_s is 'nan'"),
+        ("POST", "/drain?mode=finish&deadline_s=3", 200, "drained"),
+        ("POST", "/drain", 200, "drained"),
+    ],
+)
+def test_admin_port(method: str, path: str, status: int, text: str) -> None:
+    async def scenario() -> None:
+        pod = _Pod("rank is loading")
+        transport = httpx.ASGITransport(admin_app(pod, default_deadline_s=7))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            answer = await client.request(method, path)
+        assert answer.status_code == status
+        assert text in answer.text
+        if "finish" in path:
+            assert pod.drains == [("finish", 3.0)]
+        elif status == 200 and path == "/drain":
+            assert pod.drains == [("handback", 7.0)]
+        else:
+            assert pod.drains == []
+
+    asyncio.run(scenario())
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    out = io.StringIO()
+    progress = Progress(out=out, is_terminal=True)
+    for share in (0.0, 0.5, 1.0):
+        progress.note(Report(state="loading", num_beats=0, progress=share))
+    progress.note(Report(state="ready", num_beats=1))
+    assert out.getvalue().endswith("] 100%\n")
+    assert " 50%" in out.getvalue()
+
+
+def test_url_and_a_line_that_works_are_announced_once() -> None:
+    out = io.StringIO()
+    announcer = Announcer(served_name="m", out=out)
+    announcer.note("front", Report(state="waiting", num_beats=1, detail="0.0.0.0 80"))
+    assert out.getvalue() == ""
+    for _ in range(2):
+        announcer.note("front", Report(state="ready", num_beats=1, detail="0.0.0.0 80"))
+    text = out.getvalue()
+    assert text.count("m is served at http://127.0.0.1:80/v1") == 1
+    body = text.split("-d '")[1].rstrip("'\n")
+    assert json.loads(body)["model"] == "m"
