@@ -17,7 +17,7 @@ from tests.worker.byte_vocabulary import VOCAB_SIZE, write_model_folder
 from tests.worker.model_executor.tiny_llama import save_tiny_llama
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 90.0
+START_LIMIT_S = 180.0
 
 
 def write_tiny_model(folder: Path) -> Path:

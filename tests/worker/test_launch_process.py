@@ -13,7 +13,7 @@ import pytest
 import zmq
 from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 NUM_TOKENS = 1500
 BODY: dict[str, object] = {

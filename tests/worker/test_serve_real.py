@@ -15,7 +15,7 @@ from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.vocabulary.load import load_vocabulary
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(110)]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(400)]
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -36,10 +36,10 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Link the model into an own folder: what is made of it lands there."""
-    cache = Path(os.environ.get("MIZZEN_CACHE", Path.home() / ".cache" / "mizzen"))
-    found = sorted(cache.glob(f"models/*/{NAME}"))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mizzen" / "models"
+    found = sorted(cache.glob(f"*/{NAME}"))
     if not found:
-        pytest.skip(f"missing: {NAME} below {cache}/models (make setup fetches it)")
+        pytest.skip(f"missing: {NAME} below {cache} (make setup fetches it)")
     link = tmp_path_factory.mktemp("real") / NAME
     link.symlink_to(found[0])
     return link
@@ -77,7 +77,7 @@ def reference(model: Path) -> Any:
     return AutoTokenizer.from_pretrained(model.parent, gguf_file=NAME)
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_tokens_equal_the_reference_tokenizer(model: Path, reference: Any, text: str) -> None:
     vocabulary = load_vocabulary(model)
     ids = vocabulary.tokenizer.encode(text).ids
