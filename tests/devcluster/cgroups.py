@@ -1,8 +1,8 @@
 """Owns the control groups of a cell, on cgroup v1 and v2: made before it starts, swept after it.
 
-    /mizzen-<cell>/cell           the cell's own processes
-    /mizzen-<cell>/<node>-agents  a node's containerd, shims and kubelet
-    /mizzen-<cell>/<node>         below it the kubelet keeps its pods
+    /mizzen-<key>/cell           the cell's own processes
+    /mizzen-<key>/<node>-agents  a node's containerd, shims and kubelet
+    /mizzen-<key>/<node>         below it the kubelet keeps its pods
 
 Every process of a cell is in one of them in the tracking hierarchy, so `is it all gone?` is
 answered by the kernel. Not here: limits of pods (the kubelet's).

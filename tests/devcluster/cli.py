@@ -4,6 +4,7 @@ Not here: anything that is done (cluster.py, binaries.py).
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -151,8 +152,10 @@ def _status(options: argparse.Namespace) -> None:
         print(f"{options.name}: up, {len(cluster.node_names)} node(s), cell {cluster.pid}")
         print(cluster.kubectl("get", "nodes", "-o", "wide"), end="")
         return
-    reason = f": {folder.failure.read_text()}" if folder.failure.exists() else ""
-    print(f"{options.name}: down{reason}")
+    print(f"{options.name}: down")
+    if folder.failure.exists():
+        failure = json.loads(folder.failure.read_text())
+        print(f"it ended because {failure['reason']}\nlogs: {failure['logs']}")
     sys.exit(1)
 
 

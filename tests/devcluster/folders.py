@@ -9,6 +9,7 @@ It does not create or delete anything except lock files.
 """
 
 import fcntl
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,12 @@ class CellFolder:
     """The files of one cell."""
 
     path: Path
+
+    @property
+    def key(self) -> str:
+        """Name this cell on the whole machine: another user may have one of the same name."""
+        place = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()
+        return f"{self.path.name}-{place[:8]}"
 
     @property
     def lock(self) -> Path:

@@ -107,7 +107,7 @@ class Keeper:
                 make_pki(self._folder.pki, nodes)
             plan.write(self._folder.plan)
             cleanup.callback(tidy, self._folder)
-            cgroups.create(config.name, [node.name for node in nodes])
+            cgroups.create(self._folder.key, [node.name for node in nodes])
             api_listener = forwarder.listen(config.api_port)
             await self._keep(api_listener.getsockname()[1], api_listener, cleanup)
 
@@ -135,7 +135,7 @@ class Keeper:
             news.cancel()
 
     def _spawn(self, progress: int) -> subprocess.Popen[bytes]:
-        group = cgroups.group(self._order.config.name, "cell")
+        group = cgroups.group(self._folder.key, "cell")
 
         def prepare() -> None:
             die_with_parent()
@@ -251,14 +251,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def clean(folder: CellFolder) -> None:
     """Remove every trace of an earlier cell of this name; the caller holds the lock."""
-    cgroups.sweep(folder.path.name)
+    cgroups.sweep(folder.key)
     if folder.path.exists():
         shutil.rmtree(folder.path)
 
 
 def tidy(folder: CellFolder) -> None:
     """Remove every trace of the cell but its logs and the reason of its end."""
-    cgroups.sweep(folder.path.name)
+    cgroups.sweep(folder.key)
     keep = {folder.logs, folder.failure}
     for path in folder.path.iterdir():
         if path not in keep:

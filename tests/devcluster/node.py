@@ -45,8 +45,8 @@ class Node:
         self._processes = processes
         self._reporter = reporter
         self._run = RUN / config.name
-        self._agents = cgroups.group(plan.name, f"{config.name}-agents")
-        self._pods = cgroups.group(plan.name, config.name)
+        self._agents = cgroups.group(plan.folder.key, f"{config.name}-agents")
+        self._pods = cgroups.group(plan.folder.key, config.name)
         files = plan.folder.files
         self._runtime = components.containerd(
             plan.programs, config, files / f"{config.name}-containerd.toml", self._agents

@@ -129,6 +129,12 @@ def test_stores_are_lent_once_and_the_lowest_first(tmp_path: Path) -> None:
     assert [store.path.name for store in take_stores(tmp_path, 2)] == ["1", "3"]
 
 
+def test_cells_of_one_name_in_two_places_are_two_cells(tmp_path: Path) -> None:
+    first, second = Folders(root=tmp_path / "a"), Folders(root=tmp_path / "b")
+    assert first.cell("x").key == first.cell("x").key
+    assert first.cell("x").key != second.cell("x").key
+
+
 def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     lock = Lock.try_take(tmp_path / "lock", note="me")
     assert lock is not None

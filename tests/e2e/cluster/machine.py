@@ -4,6 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from tests.devcluster.folders import Folders
+
 # They change by themselves all the time.
 _VOLATILE = (
     "fs/aio-nr", "fs/dentry-state", "fs/file-nr", "fs/inode-", "kernel/ns_last_pid",
@@ -46,8 +48,9 @@ def sysctls() -> dict[str, str]:
 
 def traces(cell: str, cache: Path) -> list[str]:
     """Return what a cell has left on the machine: processes, groups, mounts, files."""
-    found = [str(path) for path in _GROUPS.glob(f"*mizzen-{cell}*")]
-    found += [str(path) for path in _GROUPS.glob(f"*/mizzen-{cell}")]
+    key = Folders(root=cache / "mizzen").cell(cell).key
+    found = [str(path) for path in _GROUPS.glob(f"*mizzen-{key}")]
+    found += [str(path) for path in _GROUPS.glob(f"*/mizzen-{key}")]
     folder = str(cache / "mizzen")
     for process in Path("/proc").glob("[0-9]*"):
         try:

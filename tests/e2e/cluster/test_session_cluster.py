@@ -14,6 +14,7 @@ from tests.devcluster import cgroups
 from tests.devcluster.cluster import Cluster, KubectlError
 from tests.devcluster.control import ControlError
 from tests.devcluster.fixtures import PROBE_IMAGE
+from tests.devcluster.folders import user_folders
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -129,7 +130,7 @@ def test_a_pod_has_no_way_out(cluster: Cluster, namespace: str) -> None:
 
 def test_no_process_of_the_cell_has_a_way_out(cluster: Cluster, namespace: str) -> None:
     serve(cluster, namespace, replicas=2)
-    groups = cgroups.tracking() / cgroups.group(cluster.name).lstrip("/")
+    groups = cgroups.tracking() / cgroups.group(user_folders().cell(cluster.name).key).lstrip("/")
     networks = {}
     for pid in cgroups.pids_below(groups):
         networks[os.readlink(f"/proc/{pid}/ns/net")] = pid
