@@ -4,10 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mizzen_worker.config.command_line import make_parser, parse_command_line
-from mizzen_worker.config.options import OPTIONS, Role
-from mizzen_worker.config.resolve import Configuration
-from mizzen_worker.verbs import drain
 from tests.operator.documents import resolved
 
 from mizzen_operator.render.render import RenderContext, render
@@ -21,6 +17,10 @@ from mizzen_operator.worker_contract import (
     VERB_UNIFIED,
     VERB_WORKER,
 )
+from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.config.options import OPTIONS, Role
+from mizzen_worker.config.resolve import Configuration
+from mizzen_worker.verbs import drain
 
 ENGINE = {
     "contextLength": 2048,

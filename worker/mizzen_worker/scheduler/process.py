@@ -4,6 +4,7 @@ Started by the launcher with its whole configuration. A ``DeviceError`` or ``Inv
 the process: the launcher starts it again or ends the pod.
 """
 
+import gc
 import hashlib
 import logging
 import os
@@ -68,20 +69,34 @@ def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
         settings=_scheduler_settings(settings, loaded),
     )
     logger.info("rank takes work", extra={"address": endpoint.address})
-    reporter = _Reporter(link, loop.counters)
+    # What lives as long as the process is never garbage: a collection would stop the loop for it.
+    gc.collect()
+    gc.freeze()
+    try:
+        _run_until_drained(loop, _Reporter(link, loop.counters), drain)
+    except BaseException:
+        _give_all_back(loop, endpoint)
+        raise
+    _say_last_words(loop, endpoint)
+    # Native libraries take seconds to unload, and a drain's deadline is running.
+    os._exit(0)
+
+
+def _run_until_drained(loop: SchedulerLoop, reporter: "_Reporter", drain: DrainHandler) -> None:
     is_draining = False
-    while True:
+    while not (is_draining and loop.is_drained):
         loop.run_once()
         reporter.turn(state="draining" if is_draining else "ready")
         wish = drain.take()
         if wish is not None:
             is_draining = True
             loop.start_drain(_drain_of(wish))
-        if is_draining and loop.is_drained:
-            break
-    _say_last_words(loop, endpoint)
-    # Native libraries take seconds to unload, and a drain's deadline is running.
-    os._exit(0)
+
+
+def _give_all_back(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
+    """Tell every peer to go on elsewhere at once instead of finding out by silence."""
+    loop.announce_restart()
+    endpoint.close(linger_s=_LAST_WORDS_S)
 
 
 def _say_last_words(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
