@@ -35,6 +35,7 @@ class ResyncTiming:
     every_s: float = 300.0
     retry_s: float = 10.0
     first_settle_s: float = 60.0
+    first_step_s: float = 0.5
     settle_s: float = 5.0
     settle_step_s: float = 0.1
 
@@ -82,16 +83,17 @@ class Resync:
         self, kind: ResourceKind, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> int:
         """One LIST of a kind and what it takes to agree with it; the number of repairs."""
-        listed = await self._client.list_versions(
-            kind,
-            namespace=self._scope.namespace,
-            label_selector=self._scope.selector_of(kind),
-        )
         is_first = not self._store.is_synced((kind,))
         settle_s = self.timing.first_settle_s if is_first else self.timing.settle_s
         deadline_s = self._clock() + settle_s
+        listed = await self._list(kind)
         while not self._agrees(kind, listed) and self._clock() < deadline_s:
-            await sleep(self.timing.settle_step_s)
+            if is_first:
+                # Of what went between this LIST and the start of the watch no event tells.
+                await sleep(self.timing.first_step_s)
+                listed = await self._list(kind)
+            else:
+                await sleep(self.timing.settle_step_s)
         num_repairs = await self._make_agree(kind, listed)
         self._store.listed(kind, now_s=self._clock())
         self.num_repairs[kind] = self.num_repairs.get(kind, 0) + num_repairs
@@ -131,6 +133,13 @@ class Resync:
                 for uid in self._store.service_uids():
                     self._on_change(uid)
             await sleep(self.timing.every_s * (1.0 - 0.1 * jitter()))
+
+    async def _list(self, kind: ResourceKind) -> VersionList:
+        return await self._client.list_versions(
+            kind,
+            namespace=self._scope.namespace,
+            label_selector=self._scope.selector_of(kind),
+        )
 
     def _agrees(self, kind: ResourceKind, listed: VersionList) -> bool:
         diff = self._store.diff(kind, listed.items, list_version=listed.list_version)

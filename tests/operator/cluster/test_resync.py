@@ -63,6 +63,14 @@ def test_what_the_watch_missed_is_read_and_its_service_told() -> None:
     assert world.store.is_synced((POD,))
 
 
+def test_what_went_before_the_watch_began_does_not_delay_the_start() -> None:
+    world = World()
+    world.put_pod("a")
+    world.while_sleeping = [lambda: world.cluster.remove(world.cluster.refs(POD)[0])]
+    assert world.repair() == 0
+    assert len(world.slept_s) == 1
+
+
 def test_what_the_watch_brings_in_time_is_no_repair() -> None:
     world = World()
     pod = world.put_pod("a")
