@@ -114,6 +114,22 @@ def test_admin_port(method: str, path: str, status: int, text: str) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(("host", "status"), [("10.0.0.7", 403), ("::1", 200)])
+def test_nobody_else_may_drain_the_pod(host: str, status: int) -> None:
+    async def scenario() -> None:
+        pod = _Pod(None)
+        transport = httpx.ASGITransport(
+            admin_app(pod, default_deadline_s=7),  # type: ignore[arg-type]
+            client=(host, 1234),
+        )
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            assert (await client.post("/drain")).status_code == status
+            assert (await client.get("/health")).status_code == 200
+        assert bool(pod.drains) == (status == 200)
+
+    asyncio.run(scenario())
+
+
 def test_progress_is_a_bar_on_a_terminal() -> None:
     out = io.StringIO()
     progress = Progress(out=out, is_terminal=True)

@@ -4,6 +4,7 @@ Never reachable through the public port. Plain ASGI: the launcher stays small an
 """
 
 import contextlib
+import ipaddress
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -51,7 +52,9 @@ def admin_app(pod: Pod, *, default_deadline_s: float) -> AsgiApp:
         if scope["type"] != "http":
             return
         method, path = scope["method"], scope["path"]
-        if path == PATH_DRAIN and method == "POST":
+        if path == PATH_DRAIN and not _is_local(scope):
+            status, text = 403, "only this pod may drain itself; run mizzen drain inside it\n"
+        elif path == PATH_DRAIN and method == "POST":
             status, text = await _drain(pod, scope["query_string"], default_deadline_s)
         elif path == PATH_DRAIN:
             status, text = 405, f"{PATH_DRAIN} takes POST only\n"
@@ -70,6 +73,12 @@ def admin_app(pod: Pod, *, default_deadline_s: float) -> AsgiApp:
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     return app
+
+
+def _is_local(scope: Message) -> bool:
+    """Tell whether the caller is in this pod or on this machine: nobody else may end our work."""
+    client = scope.get("client")
+    return client is not None and ipaddress.ip_address(client[0]).is_loopback
 
 
 def _probe(health: PodHealth, path: str) -> tuple[int, str]:
