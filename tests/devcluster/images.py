@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.devcluster.folders import REPOSITORY, user_folders
-from tests.devcluster.images_base import build_base, build_uv
+from tests.devcluster.images_base import BASE, build_base, build_uv, uv_name
 from tests.devcluster.images_store import Image, ImageError, ImageStore, Say
 
 CONTEXT = (
@@ -90,29 +90,31 @@ class ImageBuilder:
 
     def prepare(self, say: Say) -> None:
         """Make what all images share: the base and the stage with the compilers."""
-        with self._store.locked():
+        if self._store.names() >= {BASE, uv_name(self._uv)}:
+            return
+        with self._store.locked(say):
             base, uv = self._bases(say)
             self._build(OPERATOR, base, uv, ("--target", "tools"), say)
 
     def build(self, target: Target, say: Say) -> str:
         """Return the name of the image of what is in the working tree now."""
-        with self._store.locked():
-            base, uv = self._bases(say)
-            key = source_key(self._repository, target, base, uv)
-            name = f"{target.repository}:{key}"
-            if not self._store.has(name):
-                self._build(target, base, uv, ("--target", target.name, "--tag", name), say)
-                self._store.remove_others(name)
-                self._store.trim()
+        key = source_key(self._repository, target, BASE, uv_name(self._uv))
+        name = f"{target.repository}:{key}"
+        if self._store.has(name):
             return name
+        with self._store.locked(say):
+            base, uv = self._bases(say)
+            self._build(target, base, uv, ("--target", target.name, "--tag", name), say)
+            self._store.remove_older(target.repository)
+            self._store.trim()
+        return name
 
     def build_all(self, say: Say) -> dict[str, str]:
         """Return the name of every image by target."""
         return {target.name: self.build(target, say) for target in TARGETS}
 
     def read(self, name: str) -> Image:
-        with self._store.locked():
-            return self._store.read(name)
+        return self._store.read(name)
 
     def _bases(self, say: Say) -> tuple[str, str]:
         return build_base(self._store, say), build_uv(self._store, self._uv)

@@ -40,13 +40,17 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
+def uv_name(program: Path) -> str:
+    """Name the image of a uv program by its content."""
+    return f"localhost/mizzen/uv:{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}"
+
+
 def build_uv(store: ImageStore, program: Path) -> str:
     """Return the name of an image that holds the given uv program as /uv, and nothing else."""
-    name = f"localhost/mizzen/uv:{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}"
+    name = uv_name(program)
     if not store.has(name):
         folder = store.scratch / "uv"
         folder.mkdir()
         shutil.copy2(program, folder / "uv")
         store.from_folder(name, folder)
-        store.remove_others(name)
     return name

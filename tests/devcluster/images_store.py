@@ -24,6 +24,8 @@ from tests.devcluster.steps import DIE_WITH_US, IN_A_CELL
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
+_MAX_VERSIONS = 3
+"""Of an image, so that working trees side by side do not undo each other's builds."""
 _MAX_INTERMEDIATE = 300
 """Steps of builds kept for reuse, a few megabytes per change of the code."""
 
@@ -70,9 +72,13 @@ class ImageStore:
         self._scratch = root / "scratch"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, say: Say) -> Iterator[None]:
         """Hold the store; what a killed build left behind is removed first."""
-        lock = Lock.take(self._root / "lock")
+        path = self._root / "lock"
+        lock = Lock.try_take(path)
+        if lock is None:
+            say("waiting for another build of images to end")
+            lock = Lock.take(path)
         try:
             self._configure()
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -133,12 +139,16 @@ class ImageStore:
         self._run(["add", "--quiet", container, str(folder), "/"], say=lambda _: None)
         self._run(["commit", "--quiet", "--rm", container, name], say=lambda _: None)
 
-    def remove_others(self, keep: str) -> None:
-        """Remove older images of the same repository, with the layers that only they need."""
-        repository = keep.rpartition(":")[0]
-        for name in self.names():
-            if name != keep and name.rpartition(":")[0] == repository:
-                self._run(["rmi", name], say=lambda _: None)
+    def remove_older(self, repository: str) -> None:
+        """Remove all but the newest images of a repository, with the layers that only they need."""
+        found = [
+            (image["created"], name)
+            for image in self._records("images")
+            for name in image.get("names") or ()
+            if name.rpartition(":")[0] == repository
+        ]
+        for _, name in sorted(found, reverse=True)[_MAX_VERSIONS:]:
+            self._run(["rmi", name], say=lambda _: None)
 
     def trim(self) -> None:
         """Forget the intermediate results of many builds; the next one makes a few of them anew."""
@@ -146,7 +156,10 @@ class ImageStore:
             self._run(["rmi", "--prune"], say=lambda _: None)
 
     def read(self, name: str) -> Image:
-        """Return an image: its documents byte for byte and where its layers lie."""
+        """Return an image: its documents byte for byte and where its layers lie.
+
+        Needs no lock: buildah replaces its records as a whole.
+        """
         records = self._records("images")
         record = next((image for image in records if name in (image.get("names") or ())), None)
         if record is None:
