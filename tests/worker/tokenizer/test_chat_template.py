@@ -33,6 +33,15 @@ def test_refusal_names_the_message() -> None:
     assert raised.value.field == "messages[1]"
 
 
+def test_a_long_conversation_refused_at_its_end_is_not_rendered_once_a_message() -> None:
+    renderings: list[int] = []
+    source = "{{ note(messages | length) }}" + TEMPLATE
+    messages = [{"role": "user", "content": "a"}] * 999 + [{"role": "tool", "content": "b"}]
+    with pytest.raises(RequestError, match=r"messages\[999\].*tools are not known"):
+        _template(source).render(messages, arguments={"note": renderings.append})
+    assert len(renderings) < 15
+
+
 @pytest.mark.parametrize(
     "source",
     [

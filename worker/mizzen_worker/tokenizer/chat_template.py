@@ -4,6 +4,7 @@ Templates are code of the model's author: they run in jinja2's immutable sandbox
 what is listed here, and may loop only over what the caller gave.
 """
 
+import bisect
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -92,13 +93,17 @@ class ChatTemplate:
             ) from error
 
     def _refused_message(self, messages: Sequence[Message], variables: dict[str, Any]) -> int:
-        """Find the first message without which the ones before it render."""
-        for index in range(len(messages)):
+        """Find a message without which the ones before it render; renders log(messages) times."""
+
+        def is_refused_with(index: int) -> bool:
             try:
                 self._template.render({**variables, "messages": list(messages[: index + 1])})
             except _TEMPLATE_FAULTS:
-                return index
-        return max(0, len(messages) - 1)
+                return True
+            return False
+
+        last = max(0, len(messages) - 1)
+        return bisect.bisect_left(range(last), x=True, key=is_refused_with)
 
 
 def _raise_exception(message: str) -> NoReturn:
