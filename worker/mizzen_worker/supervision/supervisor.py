@@ -83,7 +83,7 @@ class Supervisor:
                 await child.wait()
 
     def health(self) -> PodHealth:
-        """See ``Pod``."""
+        """See ``Pod``; changes nothing."""
         views = [
             ProcessView(
                 name=name,
@@ -94,14 +94,12 @@ class Supervisor:
             )
             for name, child in self._children.items()
         ]
-        health = pod_health(
+        return pod_health(
             views,
             stuck_limit_s=self._stuck_limit_s,
             is_draining=self._is_draining,
             was_started=self._was_started,
         )
-        self._was_started = self._was_started or health.why_not_started is None
-        return health
 
     def metrics(self) -> str:
         """See ``Pod``."""
@@ -149,7 +147,7 @@ class Supervisor:
                 spec,
                 clock=self._clock,
                 environment=self._environment,
-                on_report=lambda report: self._on_report(spec.name, report),
+                on_report=lambda report: self._note_report(spec.name, report),
             )
             self._children[spec.name] = child
             begun_s = self._clock()
@@ -168,6 +166,10 @@ class Supervisor:
             logger.error("process died, starting it again", extra={"reason": reason})
             self._recorder.count(PROCESS_RESTARTS, 1, spec.name)
             await asyncio.sleep(wait_s)
+
+    def _note_report(self, name: str, report: Report) -> None:
+        self._was_started = self._was_started or self.health().why_not_started is None
+        self._on_report(name, report)
 
     def _max_early_deaths(self) -> int:
         """Tell how often a process may die young: a set that never worked is not tried again."""
