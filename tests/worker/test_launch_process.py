@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -157,6 +158,19 @@ def test_broken_model_is_said_once_and_ends(tmp_path: Path, model: Path) -> None
     ) as served:
         assert served.process.wait(60) == 1
         assert "rank ended with exit status 1: " in served.log.read_text()
+
+
+def test_a_taken_port_is_said_in_one_sentence(tmp_path: Path, model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Launched(
+            *("serve", str(model), "--http-port", str(port)),
+            log=tmp_path / "log",
+            admin_port=free_port(),
+        ) as served:
+            assert served.process.wait(60) == 1
+            said = f"front ended with exit status 1: --http-port: 127.0.0.1:{port} cannot be bound"
+            assert said in served.log.read_text()
 
 
 def _write_keys(folder: Path) -> Path:

@@ -6,7 +6,6 @@ imports no torch and serves the admin port in every role.
 
 import asyncio
 import logging
-import os
 import secrets
 import shutil
 import signal
@@ -144,23 +143,13 @@ class _Tree:
         )
 
     def _rank(self, listen: str, *, is_restarted: bool) -> ChildSpec:
-        engine = self.configuration.group(EngineOptions)
         settings = RankSettings(
             model=self.model,
             served_name=self.served_name,
             instance_id=self.instance_id,
             listen=listen,
             curve_dir=self.curve_dir,
-            context_length=engine.context_length,
-            page_size=engine.page_size,
-            kv_tokens=engine.kv_tokens,
-            max_running_requests=engine.max_running_requests,
-            max_queued_requests=engine.max_queued_requests,
-            max_chunk_tokens=engine.max_chunk_tokens,
-            dtype=engine.dtype,
-            load_format=engine.load_format,
-            device=engine.device,
-            threads=engine.threads or len(os.sched_getaffinity(0)),
+            engine=self.configuration.group(EngineOptions),
             log=self.log,
         )
         return ChildSpec(
@@ -181,7 +170,6 @@ class _Tree:
         )
 
     def _front(self, workers: tuple[str, ...]) -> ChildSpec:
-        http = self.configuration.group(HttpOptions)
         return ChildSpec(
             name=_FRONT,
             module="mizzen_worker.http_api.process",
@@ -189,11 +177,7 @@ class _Tree:
                 model=self.model,
                 served_name=self.served_name,
                 instance_id=self.instance_id,
-                http_host=http.http_host,
-                http_port=http.http_port,
-                max_body_bytes=http.max_body_bytes,
-                max_live_requests=http.max_live_requests,
-                resume_timeout_s=http.resume_timeout_s,
+                http=self.configuration.group(HttpOptions),
                 workers=workers,
                 curve_dir=self.curve_dir,
                 detokenizer=self._text_address,

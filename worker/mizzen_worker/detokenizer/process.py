@@ -4,7 +4,6 @@ Bounded: the TokenizerManager has at most one unanswered ``Feed`` per live reque
 """
 
 import logging
-import sys
 import time
 from pathlib import Path
 
@@ -13,8 +12,9 @@ import zmq
 from mizzen_worker.contracts.errors import WireError
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.detokenizer.text import Texts
+from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.codec import from_detokenizer_codec, to_detokenizer_codec
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
 from mizzen_worker.ipc.zmq_channel import bind
 from mizzen_worker.vocabulary.load import load_vocabulary
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
@@ -22,7 +22,6 @@ from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 logger = logging.getLogger(__name__)
 
 _MAX_MESSAGES_PER_TURN = 256
-_SEND_LIMIT_MS = 5_000
 _IDLE_WAIT_S = 0.5
 
 
@@ -38,7 +37,6 @@ class DetokenizerServer:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.sndhwm = self._socket.rcvhwm = 1 << 16
-        self._socket.sndtimeo = _SEND_LIMIT_MS
         bind(self._socket, settings.address)
 
     @property
@@ -71,12 +69,11 @@ class DetokenizerServer:
 
 
 def main() -> None:
-    """Run the process; the one argument is the descriptor of the line to the launcher."""
-    link = ParentLink(int(sys.argv[1]))
-    settings = link.read_configuration(DetokenizerSettings)
-    drain = DrainHandler()
-    tie_to_parent(link, drain)
-    settings.log.start("detokenizer")
+    """Run the process."""
+    run_child("detokenizer", DetokenizerSettings, _run)
+
+
+def _run(settings: DetokenizerSettings, link: ParentLink, drain: DrainHandler) -> None:
     server = DetokenizerServer(settings)
     num_turns = 0
     reported_s = 0.0

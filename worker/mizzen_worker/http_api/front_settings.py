@@ -2,6 +2,7 @@
 
 import msgspec
 
+from mizzen_worker.config.groups import HttpOptions
 from mizzen_worker.observability.process_log import ProcessLog
 
 
@@ -11,11 +12,7 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     served_name: str
     instance_id: str
-    http_host: str
-    http_port: int
-    max_body_bytes: int
-    max_live_requests: int
-    resume_timeout_s: float
+    http: HttpOptions
     workers: tuple[str, ...]
     curve_dir: str | None
     detokenizer: str

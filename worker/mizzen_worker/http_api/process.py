@@ -8,7 +8,6 @@ import contextlib
 import logging
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
 from mizzen_worker.http_api.front_settings import FrontSettings
+from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.connection import WorkerConnection
 from mizzen_worker.ipc.curve import read_client_keys
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.ipc.zmq_link import ZmqLinks
 from mizzen_worker.observability.recorder import Recorder
@@ -54,13 +54,12 @@ class _Front:
 
 
 def main() -> None:
-    """Run the process; the one argument is the descriptor of the line to the launcher."""
-    link = ParentLink(int(sys.argv[1]))
-    settings = link.read_configuration(FrontSettings)
-    drain = DrainHandler()
-    tie_to_parent(link, drain)
-    settings.log.start("front")
-    listener = _bind(settings.http_host, settings.http_port)
+    """Run the process."""
+    run_child("front", FrontSettings, _run)
+
+
+def _run(settings: FrontSettings, link: ParentLink, drain: DrainHandler) -> None:
+    listener = _bind(settings.http.http_host, settings.http.http_port)
     link.report(Report(state="starting", num_beats=0))
     vocabulary = load_vocabulary(Path(settings.model))
     uvloop.run(_serve(settings, vocabulary, listener, link, drain))
@@ -117,8 +116,8 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
         recorder=recorder,
         clock=time.monotonic,
         settings=ManagerSettings(
-            max_live_requests=settings.max_live_requests,
-            resume_timeout_s=settings.resume_timeout_s,
+            max_live_requests=settings.http.max_live_requests,
+            resume_timeout_s=settings.http.resume_timeout_s,
             end_ids=frozenset(TokenId(index) for index in vocabulary.end_ids),
         ),
     )
@@ -148,7 +147,7 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
         template=template,
         manager=manager,
         recorder=recorder,
-        limits=HttpLimits(max_body_bytes=settings.max_body_bytes),
+        limits=HttpLimits(max_body_bytes=settings.http.max_body_bytes),
         clock=time.monotonic,
         wall_clock=_wall_clock,
         random_bits=secrets.randbits,

@@ -8,16 +8,15 @@ import gc
 import hashlib
 import logging
 import os
-import sys
 import time
 from pathlib import Path
 
-from mizzen_worker.contracts.errors import WorkerError
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, ModelIdentity
+from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.curve import read_server_keys
 from mizzen_worker.ipc.parent_link import Drain as DrainWish
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import (
     ComputeType,
@@ -42,18 +41,8 @@ _LAST_WORDS_S = 2.0
 
 
 def main() -> None:
-    """Run the process; the one argument is the descriptor of the line to the launcher."""
-    link = ParentLink(int(sys.argv[1]))
-    settings = link.read_configuration(RankSettings)
-    drain = DrainHandler()
-    tie_to_parent(link, drain)
-    settings.log.start("rank")
-    try:
-        _run(settings, link, drain)
-    except WorkerError as error:
-        logger.exception("rank ends")
-        link.report(Report(state="failed", num_beats=0, detail=str(error)))
-        raise SystemExit(1) from error
+    """Run the process."""
+    run_child("rank", RankSettings, _run)
 
 
 def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
@@ -171,16 +160,17 @@ class _Reporter:
 
 
 def _runner_options(settings: RankSettings) -> RunnerOptions:
+    engine = settings.engine
     return RunnerOptions(
         model=Path(settings.model),
-        kv_tokens=settings.kv_tokens,
-        page_size=settings.page_size,
-        max_slots=settings.max_running_requests,
-        context_length=settings.context_length,
-        compute_type=ComputeType(settings.dtype),
-        weight_format=WeightFormat(settings.load_format),
-        num_threads=settings.threads,
-        device=settings.device,
+        kv_tokens=engine.kv_tokens,
+        page_size=engine.page_size,
+        max_slots=engine.max_running_requests,
+        context_length=engine.context_length,
+        compute_type=ComputeType(engine.dtype),
+        weight_format=WeightFormat(engine.load_format),
+        num_threads=engine.threads or len(os.sched_getaffinity(0)),
+        device=engine.device,
     )
 
 
@@ -197,9 +187,9 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
             resume_identity=hashlib.sha256(resume.encode()).hexdigest()[:32],
         ),
         eos_token_ids=facts.eos_token_ids,
-        max_running=settings.max_running_requests,
-        max_queued=settings.max_queued_requests,
-        max_chunk_tokens=settings.max_chunk_tokens,
+        max_running=settings.engine.max_running_requests,
+        max_queued=settings.engine.max_queued_requests,
+        max_chunk_tokens=settings.engine.max_chunk_tokens,
     )
 
 

@@ -1,0 +1,44 @@
+"""Owns how a child process begins and fails: configuration, ties, log, last words; owns no work.
+
+A ``WorkerError`` is told to the launcher in its own words before the process ends with status 1.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from mizzen_worker.contracts.errors import WorkerError
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.observability.process_log import ProcessLog
+
+logger = logging.getLogger(__name__)
+
+
+class ChildSettings(Protocol):
+    """A child's whole configuration."""
+
+    @property
+    def log(self) -> ProcessLog:
+        """How it logs."""
+        ...
+
+
+SettingsT = TypeVar("SettingsT", bound=ChildSettings)
+
+
+def run_child(
+    name: str, kind: type[SettingsT], work: Callable[[SettingsT, ParentLink, DrainHandler], None]
+) -> None:
+    """Do a child's work; the process's one argument is the descriptor of its line."""
+    link = ParentLink(int(sys.argv[1]))
+    settings = link.read_configuration(kind)
+    drain = DrainHandler()
+    tie_to_parent(link, drain)
+    settings.log.start(name)
+    try:
+        work(settings, link, drain)
+    except WorkerError as error:
+        logger.exception("process fails")
+        link.report(Report(state="failed", num_beats=0, detail=str(error)))
+        raise SystemExit(1) from error
