@@ -13,20 +13,16 @@ def completion_script(shell: str, verbs: Sequence[str]) -> str:
     return writers[shell](verbs)
 
 
-def _flags(role: Role) -> tuple[Option, ...]:
-    return options_of(role)
-
-
 def _bash(verbs: Sequence[str]) -> str:
     cases = "\n".join(
-        f'    {role.value}) words="{" ".join(["--config", *(o.flag for o in _flags(role))])}" ;;'
+        f'    {role.value}) words="--config {" ".join(o.flag for o in options_of(role))}" ;;'
         for role in Role
     )
     choices = "\n".join(
         f'    {option.flag}) COMPREPLY=($(compgen -W "{" ".join(option.choices)}" -- "$current"));'
         " return ;;"
         for option in sorted(
-            {o.flag: o for r in Role for o in _flags(r) if o.choices}.values(),
+            {o.flag: o for r in Role for o in options_of(r) if o.choices}.values(),
             key=lambda option: option.flag,
         )
     )
@@ -57,7 +53,7 @@ complete -o filenames -F _mizzen mizzen
 def _zsh(verbs: Sequence[str]) -> str:
     cases = "\n".join(
         "    {}) _arguments -s {} '*:file:_files' ;;".format(
-            role.value, " ".join(_zsh_argument(option) for option in _flags(role))
+            role.value, " ".join(_zsh_argument(option) for option in options_of(role))
         )
         for role in Role
     )
@@ -101,7 +97,7 @@ def _fish(verbs: Sequence[str]) -> str:
     for role in Role:
         seen = f"-n '__fish_seen_subcommand_from {role.value}'"
         lines.append(f"complete -c mizzen {seen} -F")
-        for option in _flags(role):
+        for option in options_of(role):
             text = option.help.replace("'", "")
             takes = "" if option.is_switch else " -r"
             choices = f" -f -a '{' '.join(option.choices)}'" if option.choices else ""

@@ -6,6 +6,7 @@ option may be absent. ``choices`` are for help and completion; the parser decide
 
 import enum
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from mizzen_worker.config import parse
 from mizzen_worker.config.groups import (
@@ -45,8 +46,8 @@ class Option:
     parser: Parser
     default: str | None
     help: str
-    roles: frozenset[Role]
-    metavar: str
+    roles: frozenset[Role] = _ALL
+    metavar: str = "TEXT"
     choices: tuple[str, ...] = ()
     is_switch: bool = False
     is_required: bool = False
@@ -57,24 +58,27 @@ class Option:
         return self.flag.removeprefix("--")
 
 
+class _Rest(TypedDict, total=False):
+    """Fields of ``Option`` that have defaults; ``field`` is the flag's own name unless given."""
+
+    field: str
+    roles: frozenset[Role]
+    metavar: str
+    choices: tuple[str, ...]
+    is_switch: bool
+    is_required: bool
+
+
 def _option(
-    flag: str, group: Group, parser: Parser, default: str | None, help_text: str, **rest: object
+    flag: str,
+    group: Group,
+    parser: Parser,
+    default: str | None,
+    help_text: str,
+    **rest: Unpack[_Rest],
 ) -> Option:
-    choices = rest.get("choices", ())
-    roles = rest.get("roles", _ALL)
-    return Option(
-        flag=flag,
-        group=group,
-        field=str(rest.get("field") or flag.removeprefix("--").replace("-", "_")),
-        parser=parser,
-        default=default,
-        help=help_text,
-        roles=roles if isinstance(roles, frozenset) else _ALL,
-        metavar=str(rest.get("metavar", "TEXT")),
-        choices=choices if isinstance(choices, tuple) else (),
-        is_switch=bool(rest.get("is_switch")),
-        is_required=bool(rest.get("is_required")),
-    )
+    rest.setdefault("field", flag.removeprefix("--").replace("-", "_"))
+    return Option(flag=flag, group=group, parser=parser, default=default, help=help_text, **rest)
 
 
 def _choice(

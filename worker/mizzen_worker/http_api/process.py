@@ -46,7 +46,6 @@ _BACKLOG = 2048
 class _Front:
     """What the parts of the process share."""
 
-    settings: FrontSettings
     manager: TokenizerManager
     engine: FrontEngine
     pool: WorkerPool
@@ -153,7 +152,7 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
         random_bits=secrets.randbits,
         started_at=int(_wall_clock()),
     )
-    return _Front(settings=settings, manager=manager, engine=engine, pool=pool, texts=texts)
+    return _Front(manager=manager, engine=engine, pool=pool, texts=texts)
 
 
 async def _report(

@@ -268,7 +268,7 @@ class TokenizerManager:
             state.resume_identity = self._workers.identity(address).resume_identity
             state.move(Phase.RUNNING, self._clock())
             state.worker = address
-            self._workers.num_ours[address] += 1
+            self._workers.note_arrival(address)
         return is_sent
 
     def _retry_waiting(self) -> None:
@@ -300,8 +300,8 @@ class TokenizerManager:
             self._note_departure(state)
 
     def _note_departure(self, state: RequestState) -> None:
-        if state.worker is not None and state.worker in self._workers.num_ours:
-            self._workers.num_ours[state.worker] -= 1
+        if state.worker is not None:
+            self._workers.note_departure(state.worker)
 
     # Text.
 

@@ -1,11 +1,13 @@
 """Owns what a tokenizer process knows about each attached worker; owns no connections.
 
-Invariant: ``num_ours`` of a worker is the number of our requests submitted there and not ended.
+Invariant: ``num_ours`` of a worker is the number of our requests submitted there and not ended
+or taken back; an address that is not attached has none.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+import msgspec
 
 from mizzen_worker.contracts.messages import Capacity, Hello, Load, ModelIdentity
 from mizzen_worker.tokenizer.worker_choice import WorkerView
@@ -16,6 +18,7 @@ class _Worker:
     hello: Hello
     load: Load
     is_refused: bool
+    num_ours: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,14 +26,12 @@ class Workers:
     """Attached workers by address. Owned by the TokenizerManager."""
 
     tokenizer_fingerprint: str
-    num_ours: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _workers: dict[str, _Worker] = field(default_factory=dict)
 
     def attach(self, address: str, hello: Hello) -> bool:
         """Note a worker; False when its vocabulary is another than ours."""
         is_refused = hello.identity.tokenizer != self.tokenizer_fingerprint
         self._workers[address] = _Worker(hello=hello, load=hello.load, is_refused=is_refused)
-        self.num_ours[address] = 0
         return not is_refused
 
     def update(self, address: str, load: Load) -> None:
@@ -43,18 +44,21 @@ class Workers:
         """Send nothing more to a worker that said it drains."""
         known = self._workers.get(address)
         if known is not None:
-            load = known.load
-            known.load = Load(
-                running_requests=load.running_requests,
-                queued_requests=load.queued_requests,
-                kv_tokens_used=load.kv_tokens_used,
-                is_draining=True,
-            )
+            known.load = msgspec.structs.replace(known.load, is_draining=True)
 
     def drop(self, address: str) -> None:
         """Forget a worker."""
         self._workers.pop(address, None)
-        self.num_ours.pop(address, None)
+
+    def note_arrival(self, address: str) -> None:
+        """Count a request of ours that was submitted to an attached worker."""
+        self._workers[address].num_ours += 1
+
+    def note_departure(self, address: str) -> None:
+        """Count a request of ours out again; no effect for a worker that is gone."""
+        known = self._workers.get(address)
+        if known is not None:
+            known.num_ours -= 1
 
     def identity(self, address: str) -> ModelIdentity:
         """Give what an attached worker serves."""
@@ -68,7 +72,7 @@ class Workers:
             reported = known.load.running_requests + known.load.queued_requests
             yield WorkerView(
                 address=address,
-                num_live=max(reported, self.num_ours[address]),
+                num_live=max(reported, known.num_ours),
                 max_running=known.hello.capacity.max_running_requests,
                 is_accepting=not known.load.is_draining,
                 resume_identity=known.hello.identity.resume_identity,
