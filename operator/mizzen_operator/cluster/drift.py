@@ -4,32 +4,15 @@ Does not own what is done about a difference.
 """
 
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from mizzen_operator.render.labels import APPLIED_HASH
+from mizzen_operator.spec.quantity import quantity_of
 from mizzen_operator.store import Manifest
 
 _QUANTITIES = frozenset({"requests", "limits"})
 _QUANTITY_FIELD = ".sizeLimit"
 """Where the API server writes a number its own way, such as 1 for 1000m."""
-_SUFFIXES = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(10) ** 3,
-    "M": Decimal(10) ** 6,
-    "G": Decimal(10) ** 9,
-    "T": Decimal(10) ** 12,
-    "P": Decimal(10) ** 15,
-    "E": Decimal(10) ** 18,
-    "Ki": Decimal(2) ** 10,
-    "Mi": Decimal(2) ** 20,
-    "Gi": Decimal(2) ** 30,
-    "Ti": Decimal(2) ** 40,
-    "Pi": Decimal(2) ** 50,
-    "Ei": Decimal(2) ** 60,
-}
 
 
 def applied_hash(manifest: Manifest) -> str:
@@ -71,19 +54,5 @@ def _is_same_scalar(wanted: Any, live: Any, path: str) -> bool:
         return not wanted and not live
     if not path.endswith(_QUANTITY_FIELD) and not _QUANTITIES.intersection(path.split(".")):
         return False
-    first, second = quantity(str(wanted)), quantity(str(live))
+    first, second = quantity_of(str(wanted)), quantity_of(str(live))
     return first is not None and first == second
-
-
-def quantity(text: str) -> Decimal | None:
-    """Value of a Kubernetes quantity, or None if it is none."""
-    for size in (2, 1, 0):
-        suffix = text[len(text) - size :]
-        if size and suffix not in _SUFFIXES:
-            continue
-        try:
-            value = Decimal(text[: len(text) - size]) * _SUFFIXES.get(suffix, Decimal(1))
-        except InvalidOperation:
-            continue
-        return value if value.is_finite() else None
-    return None

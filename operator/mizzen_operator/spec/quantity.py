@@ -15,8 +15,16 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 def quantity_value(text: str) -> Decimal:
     """The number that a quantity means, exact; the text must match the schema's pattern."""
+    value = quantity_of(text)
+    assert value is not None, f"not a quantity: {text}"
+    return value
+
+
+def quantity_of(text: str) -> Decimal | None:
+    """The number that a text means as a quantity, exact; None if it is none."""
     match = _PATTERN.match(text)
-    assert match is not None, f"not a quantity: {text}"
+    if match is None:
+        return None
     number, suffix = Decimal(match.group(1)), match.group(2) or ""
     if suffix in _BINARY:
         return number * (1 << _BINARY[suffix])

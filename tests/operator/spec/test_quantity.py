@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from mizzen_operator.spec.quantity import quantity_value
+from mizzen_operator.spec.quantity import quantity_of, quantity_value
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,8 @@ from mizzen_operator.spec.quantity import quantity_value
 )
 def test_value(text: str, value: str) -> None:
     assert quantity_value(text) == Decimal(value)
+
+
+@pytest.mark.parametrize("text", ["", "m", "abc", "nan", "Infinity", "--1"])
+def test_other_texts_are_no_quantities(text: str) -> None:
+    assert quantity_of(text) is None
