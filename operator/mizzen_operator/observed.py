@@ -103,16 +103,6 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventMessage:
-    """A warning event about one of the children."""
-
-    kind: str
-    name: str
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything seen of one service at one moment.
 
@@ -130,7 +120,10 @@ class Observed:
     claims: tuple[ClaimFacts, ...] = ()
     claims_known: bool = False
     """Claims were looked at: one that is not in ``claims`` does not exist."""
-    events: tuple[EventMessage, ...] = ()
+
+    def owns(self, child: Child) -> bool:
+        """Whether the service is the object's controller; a label or a name proves nothing."""
+        return child.owner_uid == self.service.uid
 
 
 def child_of(obj: Mapping[str, Any]) -> Child:

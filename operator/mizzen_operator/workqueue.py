@@ -48,10 +48,6 @@ class KeySchedule(Generic[K]):
         return len(self._running)
 
     @property
-    def num_delayed(self) -> int:
-        return len(self._due_s)
-
-    @property
     def is_idle(self) -> bool:
         """Nothing ready and nothing running; delayed keys do not count."""
         return not self._ready and not self._running

@@ -40,7 +40,7 @@ def groups_of(observed: Observed) -> list[Group]:
     found = [
         _group(facts)
         for facts in observed.stateful_sets
-        if facts.child.owner_uid == observed.service.uid
+        if observed.owns(facts.child)
         and facts.child.labels.get(labels.ROLE) == labels.ROLE_WORKER
         and facts.child.labels.get(labels.GROUP_INDEX, "").isdigit()
     ]

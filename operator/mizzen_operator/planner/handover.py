@@ -46,6 +46,6 @@ def protected_groups(
 def _deployed_cohort(resolved: Resolved, observed: Observed) -> str:
     name = tokenizer_name(resolved)
     for facts in observed.deployments:
-        if facts.child.name == name and facts.child.owner_uid == observed.service.uid:
+        if facts.child.name == name and observed.owns(facts.child):
             return facts.child.labels.get(labels.COHORT, "")
     return ""

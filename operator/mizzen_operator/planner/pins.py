@@ -12,7 +12,7 @@ from mizzen_operator.spec.resolve import Pinned, pinned_of
 def pinned_defaults(observed: Observed) -> Pinned | None:
     """The pin, or None for a service that has no objects yet."""
     for child in observed.children:
-        is_ours = child.kind == "ServiceAccount" and child.owner_uid == observed.service.uid
-        if is_ours and labels.PINNED in child.annotations:
+        is_account = child.kind == "ServiceAccount" and observed.owns(child)
+        if is_account and labels.PINNED in child.annotations:
             return pinned_of(child.annotations[labels.PINNED])
     return None

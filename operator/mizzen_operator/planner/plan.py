@@ -102,7 +102,7 @@ def _next_deadline_s(
 def _orphans(observed: Observed, wanted: set[tuple[str, str]]) -> Iterable[Child]:
     """Our objects that nothing wants any more."""
     for child in observed.children:
-        is_ours = child.owner_uid == observed.service.uid and child.kind in _KINDS
+        is_ours = observed.owns(child) and child.kind in _KINDS
         if is_ours and not child.deleting and (child.kind, child.name) not in wanted:
             yield child
 

@@ -8,7 +8,6 @@ from mizzen_operator.spec.resolve import Resolved
 from mizzen_operator.spec.revision import canonical_hash
 
 MAX_NAME = 63
-MAX_SERVICE_NAME = 38
 
 
 def child_name(base: str, suffix: str, limit: int = MAX_NAME) -> str:

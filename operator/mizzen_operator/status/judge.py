@@ -72,7 +72,7 @@ def view_of(
     found = [
         facts
         for facts in observed.deployments
-        if facts.child.name == name and facts.child.owner_uid == observed.service.uid
+        if facts.child.name == name and observed.owns(facts.child)
     ]
     return View(
         resolved=resolved,
@@ -207,8 +207,7 @@ def _routing_ready(view: View) -> Verdict:
     found = [
         facts
         for facts in view.observed.services
-        if facts.child.name == view.resolved.name
-        and facts.child.owner_uid == view.observed.service.uid
+        if facts.child.name == view.resolved.name and view.observed.owns(facts.child)
     ]
     if not found:
         return no(ROUTING_READY, "ServiceMissing", f"Service {view.resolved.name} is not there yet")
