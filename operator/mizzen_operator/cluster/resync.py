@@ -15,6 +15,7 @@ from mizzen_operator.cluster.failures import NotFoundError
 from mizzen_operator.errors import ClusterError
 from mizzen_operator.store import (
     SERVICE_KIND,
+    ObjectVersion,
     ResourceKind,
     ServiceUid,
     Store,
@@ -151,13 +152,21 @@ class Resync:
             self._store.forget(gone.uid, at_version=listed.list_version)
             self._changed(gone)
         for item in diff.outdated:
-            try:
-                live = stored_object(kind, await self._client.get(item.ref))
-            except NotFoundError:
-                continue
-            if self._store.observe(live):
+            live = await self._live(item)
+            if live is None or live.uid != item.uid:
+                gone_since = self._store.forget(item.uid, at_version=item.resource_version)
+                if gone_since is not None:
+                    self._changed(gone_since)
+            if live is not None and self._store.observe(live):
                 self._changed(live)
         return len(diff.gone) + len(diff.outdated)
+
+    async def _live(self, item: ObjectVersion) -> StoredObject | None:
+        """The object that has this name now; None if there is none."""
+        try:
+            return stored_object(item.ref.kind, await self._client.get(item.ref))
+        except NotFoundError:
+            return None
 
     def _changed(self, changed: StoredObject) -> None:
         if changed.service_uid is not None:

@@ -92,6 +92,18 @@ def test_a_missed_deletion_is_found_and_later_lists_wait_less() -> None:
     assert world.changed == ["s1", "s1"]
 
 
+def test_what_is_deleted_between_the_list_and_the_read_is_forgotten() -> None:
+    world = World()
+    world.put_pod("a")
+    world.repair()
+    (ref,) = world.cluster.refs(POD)
+    world.cluster.edit(ref, lambda manifest: manifest["metadata"]["labels"].update(new="1"))
+    world.while_sleeping = [lambda: world.cluster.remove(ref)]
+    assert world.repair() == 1
+    assert world.store.num_objects(POD) == 0
+    assert world.changed == ["s1", "s1"]
+
+
 def test_a_failed_list_is_tried_again_soon_and_freshness_tells() -> None:
     class StopTestError(Exception):
         pass
