@@ -114,6 +114,7 @@ class Reconciler:
         service = self._edge.store.service(uid)
         if service is None or service.is_being_deleted:
             # Owner references delete the children; nothing here needs a finalizer.
+            self._edge.applier.drop_memory(uid)
             self._edge.secrets.drop_memory(uid)
             self._edge.status_writer.drop_memory(uid)
             return None
@@ -148,18 +149,17 @@ class Reconciler:
         wanted = plan(resolved, observed, self._now())
         failure: ClusterError | None = None
         try:
-            num_writes = await self._act(service, wanted)
+            await self._act(service, wanted)
         except NameConflictError as error:
             wait_s = await self._refuse(service, observed, [error.problem])
             return _earliest(wait_s, NAME_CONFLICT_RECHECK_S)
         except (ForbiddenError, RejectedError) as error:
             # These do not heal by waiting a moment: a person has to see them.
-            failure, num_writes = error, 0
-        if num_writes:
-            # The status shall speak of what is there now.
-            children = self._edge.store.children(ServiceUid(service.uid))
-            claims = observed.claims if observed.claims_known else None
-            observed = observed_of(service, children, claims=claims)
+            failure = error
+        # The status shall speak of what is there now.
+        children = self._edge.store.children(ServiceUid(service.uid))
+        claims = observed.claims if observed.claims_known else None
+        observed = observed_of(service, children, claims=claims)
         status = service_status(
             resolved, observed, wanted, self._now(), failure="" if failure is None else str(failure)
         )
@@ -168,24 +168,22 @@ class Reconciler:
             raise failure
         return _earliest(wanted.requeue_after_s, wait_s)
 
-    async def _act(self, service: StoredObject, wanted: Plan) -> int:
-        """Keys, objects, deletions, in this order; the number of writes."""
+    async def _act(self, service: StoredObject, wanted: Plan) -> None:
+        """Keys, objects, deletions, in this order."""
         known = {child.ref: child for child in self._edge.store.children(ServiceUid(service.uid))}
-        num_writes = 0
         if wanted.keys is not None:
-            num_writes += await self._ensure_keys(service, wanted.keys.metadata)
+            await self._ensure_keys(service, wanted.keys.metadata)
         for rendered in wanted.apply:
             ref = ObjectRef(
                 kind=kind_named(rendered["apiVersion"], rendered["kind"]),
                 namespace=service.namespace,
                 name=rendered["metadata"]["name"],
             )
-            num_writes += await self._edge.applier.bring_to(service, ref, rendered, known.get(ref))
+            await self._edge.applier.bring_to(service, ref, rendered, known.get(ref))
         for planned in wanted.delete:
-            num_writes += await self._edge.pruner.delete(planned)
-        return num_writes
+            await self._edge.pruner.delete(planned)
 
-    async def _ensure_keys(self, service: StoredObject, metadata: Mapping[str, Any]) -> bool:
+    async def _ensure_keys(self, service: StoredObject, metadata: Mapping[str, Any]) -> None:
         ref = ObjectRef(kind=SECRET, namespace=service.namespace, name=metadata["name"])
         rendered = {
             "apiVersion": SECRET.api_version,
@@ -193,7 +191,7 @@ class Reconciler:
             "metadata": metadata,
             "type": "Opaque",
         }
-        return await self._edge.secrets.ensure(
+        await self._edge.secrets.ensure(
             service, ref, rendered, is_service_well=is_available(service.manifest)
         )
 

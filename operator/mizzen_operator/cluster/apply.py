@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from mizzen_operator.cluster.client import ClusterClient, FieldManager, Precondition
 from mizzen_operator.cluster.drift import applied_hash, drifted_fields
-from mizzen_operator.cluster.ownership import Ownership, ownership
-from mizzen_operator.errors import ConflictError, NameConflictError
+from mizzen_operator.cluster.ownership import require_ours
+from mizzen_operator.errors import ConflictError
 from mizzen_operator.store import (
     Manifest,
     ObjectRef,
     ObjectUid,
+    ServiceUid,
     Store,
     StoredObject,
     stored_object,
@@ -42,49 +43,42 @@ class Applier:
         self._client = client
         self._store = store
         self._clock = clock
-        self._settled: dict[ObjectUid, SettledDrift] = {}
+        self._settled: dict[ServiceUid | None, dict[ObjectUid, SettledDrift]] = {}
 
     async def bring_to(
         self, service: StoredObject, ref: ObjectRef, rendered: Manifest, known: StoredObject | None
-    ) -> bool:
-        """Create or apply if needed; True if something was written.
+    ) -> None:
+        """Create or apply if needed.
 
         `known` is the stored object of that name, if any. Raises NameConflictError when the name
         is taken by an object that is not ours, ConflictError when it is worth looking again.
         """
         if known is None:
-            return await self._create(service, ref, rendered)
-        self._require_ours(service, known.manifest, ref)
-        if not self._needs_apply(known, rendered):
-            return False
-        await self._apply(known, rendered)
-        return True
+            await self._create(service, ref, rendered)
+        else:
+            require_ours(service, ref, known.manifest)
+            await self._apply_if_needed(known, rendered)
 
-    def drop_memory(self, uid: ObjectUid) -> None:
-        """The object is gone."""
+    def drop_memory(self, uid: ServiceUid) -> None:
+        """The service is gone, and its objects with it."""
         self._settled.pop(uid, None)
 
-    async def _create(self, service: StoredObject, ref: ObjectRef, rendered: Manifest) -> bool:
+    async def _create(self, service: StoredObject, ref: ObjectRef, rendered: Manifest) -> None:
         try:
             created = await self._client.create(ref, rendered)
         except ConflictError:
-            return await self._meet_existing(service, ref, rendered)
-        self._remember(stored_object(ref.kind, created), rendered)
-        logger.info("created %s", ref, extra={"service_uid": service.uid})
-        return True
+            # The name is taken, but the store did not know: it is ours and new to us, or foreign.
+            live = stored_object(ref.kind, await self._client.get(ref))
+            require_ours(service, ref, live.manifest)
+            self._store.observe(live)
+            await self._apply_if_needed(live, rendered)
+        else:
+            self._remember(stored_object(ref.kind, created), rendered)
+            logger.info("created %s", ref, extra={"service_uid": service.uid})
 
-    async def _meet_existing(
-        self, service: StoredObject, ref: ObjectRef, rendered: Manifest
-    ) -> bool:
-        """The name is taken, but the store did not know: it is ours and new to us, or foreign."""
-        live = stored_object(ref.kind, await self._client.get(ref))
-        self._require_ours(service, live.manifest, ref)
-        self._store.observe(live)
-        if self._needs_apply(live, rendered):
-            await self._apply(live, rendered)
-        return True
-
-    async def _apply(self, known: StoredObject, rendered: Manifest) -> None:
+    async def _apply_if_needed(self, known: StoredObject, rendered: Manifest) -> None:
+        if not self._needs_apply(known, rendered):
+            return
         applied = await self._client.apply(
             known.ref,
             rendered,
@@ -98,7 +92,7 @@ class Applier:
         wanted_hash = applied_hash(rendered)
         if applied_hash(known.manifest) != wanted_hash:
             return True
-        settled = self._settled.get(known.uid)
+        settled = self._settled.get(known.service_uid, {}).get(known.uid)
         tolerated = (
             settled.fields
             if settled is not None and settled.applied_hash == wanted_hash
@@ -109,20 +103,11 @@ class Applier:
     def _remember(self, written: StoredObject, rendered: Manifest) -> None:
         self._store.wrote(written, now_s=self._clock())
         fields = drifted_fields(rendered, written.manifest)
+        settled = self._settled.setdefault(written.service_uid, {})
         if fields:
             logger.warning(
                 "%s keeps other values than applied in %s", written.ref, ", ".join(sorted(fields))
             )
-            self._settled[written.uid] = SettledDrift(
-                applied_hash=applied_hash(rendered), fields=fields
-            )
+            settled[written.uid] = SettledDrift(applied_hash=applied_hash(rendered), fields=fields)
         else:
-            self._settled.pop(written.uid, None)
-
-    def _require_ours(self, service: StoredObject, live: Manifest, ref: ObjectRef) -> None:
-        whose = ownership(live, service)
-        if whose is Ownership.FOREIGN:
-            raise NameConflictError(kind=ref.kind.kind, name=ref.name)
-        if whose is Ownership.REMNANT or "deletionTimestamp" in live["metadata"]:
-            message = f"{ref} of an earlier life is still being deleted"
-            raise ConflictError(message)
+            settled.pop(written.uid, None)

@@ -16,8 +16,8 @@ import zmq
 from mizzen_operator import worker_contract
 from mizzen_operator.cluster.client import ClusterClient
 from mizzen_operator.cluster.failures import NotFoundError
-from mizzen_operator.cluster.ownership import Ownership, ownership
-from mizzen_operator.errors import ConflictError, NameConflictError
+from mizzen_operator.cluster.ownership import require_ours
+from mizzen_operator.errors import ConflictError
 from mizzen_operator.store import Manifest, ObjectRef, ObjectUid, ServiceUid, StoredObject
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ class CurveSecrets:
 
     async def ensure(
         self, service: StoredObject, ref: ObjectRef, rendered: Manifest, *, is_service_well: bool
-    ) -> bool:
-        """Create the Secret if needed; True if it was created.
+    ) -> None:
+        """Create the Secret if needed.
 
         While the service is well the last confirmation is trusted (a watch would need the right to
         read Secrets); otherwise it is renewed at most every RECHECK_EVERY_S.
@@ -53,25 +53,26 @@ class CurveSecrets:
         known = self._confirmed.get(key)
         if known is not None:
             is_recent = self._clock() - known.confirmed_at_s < RECHECK_EVERY_S
-            if is_service_well or is_recent or await self._is_still(ref, known.uid):
-                self._confirm(key, known.uid, is_new=not (is_service_well or is_recent))
-                return False
+            if is_service_well or is_recent:
+                return
+            if await self._is_still(ref, known.uid):
+                self._confirm(key, known.uid)
+                return
         try:
-            created = await self._client.create_unread(ref, {**rendered, "data": _new_keys()})
+            found = await self._client.create_unread(ref, {**rendered, "data": _new_keys()})
         except ConflictError:
-            self._confirm(key, await self._meet_existing(service, ref), is_new=True)
-            return False
-        self._confirm(key, ObjectUid(created["metadata"]["uid"]), is_new=True)
-        logger.info("created %s", ref, extra={"service_uid": service.uid})
-        return True
+            found = await self._client.touch_unread(ref, uid=None)
+            require_ours(service, ref, found)
+        else:
+            logger.info("created %s", ref, extra={"service_uid": service.uid})
+        self._confirm(key, ObjectUid(found["metadata"]["uid"]))
 
     def drop_memory(self, uid: ServiceUid) -> None:
         """The service is gone; the garbage collector takes its Secret."""
         self._confirmed.pop(uid, None)
 
-    def _confirm(self, key: ServiceUid, uid: ObjectUid, *, is_new: bool) -> None:
-        if is_new:
-            self._confirmed[key] = ConfirmedSecret(uid=uid, confirmed_at_s=self._clock())
+    def _confirm(self, key: ServiceUid, uid: ObjectUid) -> None:
+        self._confirmed[key] = ConfirmedSecret(uid=uid, confirmed_at_s=self._clock())
 
     async def _is_still(self, ref: ObjectRef, uid: ObjectUid) -> bool:
         try:
@@ -79,16 +80,6 @@ class CurveSecrets:
         except (NotFoundError, ConflictError):
             return False
         return True
-
-    async def _meet_existing(self, service: StoredObject, ref: ObjectRef) -> ObjectUid:
-        found = await self._client.touch_unread(ref, uid=None)
-        whose = ownership(found, service)
-        if whose is Ownership.FOREIGN:
-            raise NameConflictError(kind=ref.kind.kind, name=ref.name)
-        if whose is Ownership.REMNANT or "deletionTimestamp" in found["metadata"]:
-            message = f"{ref} of an earlier life is still being deleted"
-            raise ConflictError(message)
-        return ObjectUid(found["metadata"]["uid"])
 
 
 def _new_keys() -> dict[str, str]:

@@ -1,11 +1,12 @@
 """Owns the question whose object this is: ours, a remnant of a dead namesake, or foreign; pure.
 
-Does not own what follows from the answer.
+Does not own what a caller does with an object that is ours.
 """
 
 from enum import Enum
 
-from mizzen_operator.store import SERVICE_KIND, Manifest, StoredObject
+from mizzen_operator.errors import ConflictError, NameConflictError
+from mizzen_operator.store import SERVICE_KIND, Manifest, ObjectRef, StoredObject
 
 
 class Ownership(Enum):
@@ -30,3 +31,13 @@ def ownership(live: Manifest, service: StoredObject) -> Ownership:
     if controller["uid"] == service.uid:
         return Ownership.OURS
     return Ownership.REMNANT if controller.get("name") == service.name else Ownership.FOREIGN
+
+
+def require_ours(service: StoredObject, ref: ObjectRef, live: Manifest) -> None:
+    """Raise NameConflictError for a foreign object, ConflictError for one that is going away."""
+    whose = ownership(live, service)
+    if whose is Ownership.FOREIGN:
+        raise NameConflictError(kind=ref.kind.kind, name=ref.name)
+    if whose is Ownership.REMNANT or "deletionTimestamp" in live["metadata"]:
+        message = f"{ref} of an earlier life is still being deleted"
+        raise ConflictError(message)

@@ -33,8 +33,8 @@ class Pruner:
         self._store = store
         self._clock = clock
 
-    async def delete(self, planned: Delete) -> bool:
-        """Delete one object; False if it is gone or going, ConflictError if it changed."""
+    async def delete(self, planned: Delete) -> None:
+        """Delete one object that is not gone or going; ConflictError if it changed."""
         kind = kind_named(planned.api_version, planned.kind)
         ref = ObjectRef(kind=kind, namespace=planned.namespace, name=planned.name)
         uid, version = ObjectUid(planned.uid), int(planned.resource_version)
@@ -42,19 +42,18 @@ class Pruner:
             live = stored_object(kind, await self._client.get(ref))
         except NotFoundError:
             self._store.forget(uid, at_version=version)
-            return False
+            return
         self._store.observe(live)
         if live.uid != uid:
             self._store.forget(uid, at_version=live.resource_version)
-            return False
+            return
         if live.is_being_deleted:
-            return False
+            return
         if live.resource_version != version:
             message = f"{ref} changed since its deletion was planned"
             raise ConflictError(message)
         await self._delete(live)
         logger.info("deleted %s: %s", ref, planned.reason, extra={"service_uid": live.service_uid})
-        return True
 
     async def _delete(self, live: StoredObject) -> None:
         precondition = Precondition(uid=live.uid, resource_version=live.resource_version)
