@@ -26,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 MIN_INTERVAL_S = 1.0
 _BAD_STATUS = {"Degraded": "True"}
-_QUIET_UNLESS_BAD = frozenset({"Progressing", "RoutingReady", "Placed", "ModelReady"})
+_QUIET = frozenset({"Progressing"})
+_QUIET_UNLESS_BAD = frozenset({"RoutingReady", "Placed", "ModelReady"})
+_TOLD_AT_START = frozenset({"Accepted", "Degraded"})
+"""Bad from the first moment on; the others are, before anything has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +115,11 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
         old = earlier.get(condition["type"])
         if old is not None and old["status"] == condition["status"]:
             continue
-        is_bad = condition["status"] == _BAD_STATUS.get(condition["type"], "False")
-        is_start = old is None and condition["type"] not in ("Accepted", "Degraded")
-        is_quiet = condition["type"] in _QUIET_UNLESS_BAD and not is_bad
-        if is_start or is_quiet or condition["type"] == "Progressing":
+        kind = condition["type"]
+        is_bad = condition["status"] == _BAD_STATUS.get(kind, "False")
+        if kind in _QUIET or (not is_bad and (old is None or kind in _QUIET_UNLESS_BAD)):
             continue
-        if old is None and not is_bad:
+        if old is None and kind not in _TOLD_AT_START:
             continue
         yield Occurrence(
             is_warning=is_bad,
