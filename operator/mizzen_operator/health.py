@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 MAX_BEAT_AGE_S = 20.0
 MAX_QUEUE_STALL_S = 300.0
 MAX_EXPECTATION_AGE_S = 120.0
+MAX_SILENCE_S = 10.0
+"""After which a connection that asks nothing gives its thread back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +70,10 @@ class Answers:
 class HealthServer:
     """Serves /healthz, /readyz and /metrics until closed."""
 
-    def __init__(self, *, host: str, port: int, answers: Answers) -> None:
-        self._server = ThreadingHTTPServer((host, port), _handler(answers))
+    def __init__(
+        self, *, host: str, port: int, answers: Answers, max_silence_s: float = MAX_SILENCE_S
+    ) -> None:
+        self._server = ThreadingHTTPServer((host, port), _handler(answers, max_silence_s))
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="health", daemon=True
@@ -86,10 +90,11 @@ class HealthServer:
         self._thread.join()
 
 
-def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
+def _handler(answers: Answers, max_silence_s: float) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "mizzen-operator"
         sys_version = ""
+        timeout = max_silence_s
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]

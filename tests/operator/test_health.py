@@ -1,3 +1,4 @@
+import socket
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -65,5 +66,15 @@ def test_the_server_answers_from_the_facts_of_the_moment() -> None:
         facts = replace(WELL, is_synced=False)
         assert ask(server.port, "/readyz") == (503, "the first LISTs are not complete\n")
         assert ask(server.port, "/healthz")[0] == 200
+    finally:
+        server.close()
+
+
+def test_a_connection_that_asks_nothing_is_closed() -> None:
+    answers = Answers(facts=lambda: WELL, metrics=lambda: b"")
+    server = HealthServer(host="127.0.0.1", port=0, answers=answers, max_silence_s=0.05)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as silent:
+            assert silent.recv(1) == b""
     finally:
         server.close()
