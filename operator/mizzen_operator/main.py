@@ -201,10 +201,14 @@ class Operator:
         await stop.wait()
         logger.info("stopping: reconciles under way finish")
         self._queue.close()
-        await asyncio.wait([workers], timeout=self._settings.stop_seconds)
+        _, unfinished = await asyncio.wait([workers], timeout=self._settings.stop_seconds)
         for task in (*background, workers):
             task.cancel()
         watch.stop()
+        if unfinished:
+            # A write may be under way in its thread: a standby must wait until the Lease runs out.
+            logger.warning("stopped in the middle of reconciles; the Lease is not handed over")
+            return
         await self._leadership.release()
         logger.info("stopped")
 
@@ -315,7 +319,7 @@ class Operator:
 
     def _metrics_text(self) -> bytes:
         self._metrics.queue_ready.set(self._queue.num_ready)
-        self._metrics.services.set(len(self._store.service_uids()))
+        self._metrics.services.set(self._store.num_objects(SERVICE_KIND))
         self._metrics.is_leader.set(1 if self._leadership.is_held else 0)
         for kind, num_repairs in list(self._resync.num_repairs.items()):
             self._metrics.store_repairs.labels(str(kind)).set(num_repairs)

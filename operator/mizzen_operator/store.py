@@ -145,7 +145,10 @@ def stored_object(kind: ResourceKind, manifest: Manifest) -> StoredObject:
 
 
 class Store:
-    """The newest known object per UID of every watched kind; used from one event loop only."""
+    """The newest known object per UID of every watched kind; used from one event loop only.
+
+    Probes ask from other threads, of counts, freshness and expectations alone.
+    """
 
     def __init__(self) -> None:
         self._object_by_uid: dict[ObjectUid, StoredObject] = {}
@@ -243,7 +246,9 @@ class Store:
 
     def oldest_expectation_s(self, *, now_s: float) -> float:
         """Age of the oldest own write that neither watch nor LIST has shown yet; 0 if none."""
-        return max((now_s - since_s for _, since_s in self._expectations.values()), default=0.0)
+        # A copy, made at once: probes ask while the event loop writes.
+        expectations = list(self._expectations.values())
+        return max((now_s - since_s for _, since_s in expectations), default=0.0)
 
     # -- inside -------------------------------------------------------------------------------
 
