@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-down test check format lock images clean
 
-CLUSTER ?= local
+export CLUSTER ?= local
 PYTHON := .venv/bin/python
 export PYTHONPATH := operator:worker
 
@@ -14,14 +14,13 @@ setup:  ## Install everything that demo and test need, from a bare Debian 12; a 
 	@.ci/setup.sh
 
 demo:  ## Start Kubernetes here, install the operator, serve a real model, stream an answer
-	@if [[ "$(CLUSTER)" == current ]]; then .ci/setup.sh python; \
+	@if [[ "$$CLUSTER" == current ]]; then .ci/setup.sh python; \
 	 elif (( EUID != 0 )); then \
 	   echo "make demo: the local cluster needs root: run it as root, use a cluster that you have with" \
 	        "\`make demo CLUSTER=current\`, or serve without Kubernetes with \`mizzen serve MODEL\`" >&2; \
 	   exit 1; \
 	 else .ci/setup.sh uv python model programs base images; fi
-	@CLUSTER="$(CLUSTER)" YES="$(YES)" IMAGE_OPERATOR="$(IMAGE_OPERATOR)" IMAGE_FRONTEND="$(IMAGE_FRONTEND)" \
-	 IMAGE_WORKER="$(IMAGE_WORKER)" $(PYTHON) -m tests.devcluster.demo
+	@$(PYTHON) -m tests.devcluster.demo
 
 demo-down:  ## End the demo's cluster; what was built stays for the next one
 	@$(PYTHON) -m tests.devcluster down
