@@ -1,7 +1,8 @@
 """Owns the NetworkPolicies: only the connections that the service needs.
 
 Does not own other rules of the namespace. The kubelet's probes come from the pod's own node, which
-every enforcer lets through. Metrics are on the public port too, so no other path is open for them.
+every enforcer lets through. Who scrapes the admin port is not known here: policies add up, so the
+one that lets a Prometheus in is the user's own (docs/operate.md).
 """
 
 from typing import Any
