@@ -9,13 +9,13 @@ complete, so a build that was interrupted simply runs again.
 import argparse
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tests.devcluster.folders import REPOSITORY, user_folders
-from tests.devcluster.images_base import BASE, build_base, build_uv, uv_name
+from tests.devcluster.images_base import BASE, build_base
 from tests.devcluster.images_store import Image, ImageError, ImageStore, Say
 
 CONTEXT = (
@@ -63,10 +63,21 @@ def context_files(repository: Path) -> Iterator[Path]:
                 yield file
 
 
-def source_key(repository: Path, target: Target, base: str, uv: str) -> str:
+def source_key(repository: Path, target: Target, base: str) -> str:
     """Hash everything that goes into an image."""
-    total = hashlib.sha256(f"{base} {uv} {target.name}".encode())
-    for file in (repository / target.dockerfile, *context_files(repository)):
+    files = (repository / target.dockerfile, *context_files(repository))
+    return _key(repository, f"{base} {target.name}", files)
+
+
+def tools_key(repository: Path, base: str) -> str:
+    """Hash everything that goes into the stage with the compilers."""
+    files = (repository / OPERATOR.dockerfile, repository / ".ci" / "setup.lock")
+    return _key(repository, f"{base} tools", files)
+
+
+def _key(repository: Path, what: str, files: Iterable[Path]) -> str:
+    total = hashlib.sha256(what.encode())
+    for file in files:
         content = hashlib.sha256(file.read_bytes()).hexdigest()
         total.update(f"{file.relative_to(repository)} {content}\n".encode())
     return total.hexdigest()[:12]
@@ -79,32 +90,33 @@ class ImageBuilder:
         self,
         *,
         store: ImageStore,
-        uv: Path,
         uv_cache: Path,
         repository: Path = REPOSITORY,
     ) -> None:
         self._store = store
-        self._uv = uv
         self._uv_cache = uv_cache
         self._repository = repository
 
     def prepare(self, say: Say) -> None:
         """Make what all images share: the base and the stage with the compilers."""
-        if self._store.names() >= {BASE, uv_name(self._uv)}:
+        repository = "localhost/mizzen/tools"
+        name = f"{repository}:{tools_key(self._repository, BASE)}"
+        if self._store.has(name):
             return
         with self._store.locked(say):
-            base, uv = self._bases(say)
-            self._build(OPERATOR, base, uv, ("--target", "tools"), say)
+            build_base(self._store, say)
+            self._build(OPERATOR, ("--target", "tools", "--tag", name), say)
+            self._store.remove_older(repository)
 
     def build(self, target: Target, say: Say) -> str:
         """Return the name of the image of what is in the working tree now."""
-        key = source_key(self._repository, target, BASE, uv_name(self._uv))
+        key = source_key(self._repository, target, BASE)
         name = f"{target.repository}:{key}"
         if self._store.has(name):
             return name
         with self._store.locked(say):
-            base, uv = self._bases(say)
-            self._build(target, base, uv, ("--target", target.name, "--tag", name), say)
+            build_base(self._store, say)
+            self._build(target, ("--target", target.name, "--tag", name), say)
             self._store.remove_older(target.repository)
             self._store.trim()
         return name
@@ -116,17 +128,12 @@ class ImageBuilder:
     def read(self, name: str) -> Image:
         return self._store.read(name)
 
-    def _bases(self, say: Say) -> tuple[str, str]:
-        return build_base(self._store, say), build_uv(self._store, self._uv)
-
-    def _build(
-        self, target: Target, base: str, uv: str, arguments: tuple[str, ...], say: Say
-    ) -> None:
+    def _build(self, target: Target, arguments: tuple[str, ...], say: Say) -> None:
         self._uv_cache.mkdir(parents=True, exist_ok=True)
         self._store.build(
             arguments=[
                 *("--file", str(self._repository / target.dockerfile)),
-                *("--build-arg", f"BASE={base}", "--build-arg", f"UV={uv}"),
+                *("--build-arg", f"BASE={BASE}"),
                 *("--build-arg", f"UV_FLAGS=--cache-dir={_UV_CACHE}"),
                 *("--volume", f"{self._uv_cache}:{_UV_CACHE}"),
                 *arguments,
@@ -137,13 +144,9 @@ class ImageBuilder:
 
 
 def user_builder() -> ImageBuilder:
-    """Build into the store of the user who runs this, with the uv that set-up installed."""
+    """Build into the store of the user who runs this, with the packages that set-up downloaded."""
     root = user_folders().root
-    return ImageBuilder(
-        store=ImageStore(root / "images"),
-        uv=root / "boot" / "bin" / "uv",
-        uv_cache=root / "uv",
-    )
+    return ImageBuilder(store=ImageStore(root / "images"), uv_cache=root / "uv")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

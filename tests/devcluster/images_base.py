@@ -1,6 +1,6 @@
-"""Owns the two images that a registry would give: a Debian with Python, and uv.
+"""Owns the image that a registry would give: a Debian with Python.
 
-Both are made here from packages, so that our Dockerfiles build where no registry can be reached.
+It is made here from packages, so that our Dockerfiles build where no registry can be reached.
 Not here: our own images (images.py).
 """
 
@@ -19,10 +19,10 @@ BASE = f"localhost/mizzen/base:{SUITE}-{_RECIPE}"
 _EXPENDABLE = ("var/cache/apt", "var/lib/apt/lists", "var/log", "var/cache/debconf")
 
 
-def build_base(store: ImageStore, say: Say) -> str:
-    """Return the base image's name, made with debootstrap when it is not there."""
+def build_base(store: ImageStore, say: Say) -> None:
+    """Make the base image with debootstrap if it is not there."""
     if store.has(BASE):
-        return BASE
+        return
     root = store.scratch / "base"
     packages = ",".join(PACKAGES)
     command = ["debootstrap", "--variant=minbase", f"--include={packages}", SUITE, str(root)]
@@ -31,26 +31,9 @@ def build_base(store: ImageStore, say: Say) -> str:
         _empty(root / name)
     store.from_folder(BASE, root)
     shutil.rmtree(root)
-    return BASE
 
 
 def _empty(folder: Path) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_symlink() or not path.is_dir():
             path.unlink()
-
-
-def uv_name(program: Path) -> str:
-    """Name the image of a uv program by its content."""
-    return f"localhost/mizzen/uv:{hashlib.sha256(program.read_bytes()).hexdigest()[:12]}"
-
-
-def build_uv(store: ImageStore, program: Path) -> str:
-    """Return the name of an image that holds the given uv program as /uv, and nothing else."""
-    name = uv_name(program)
-    if not store.has(name):
-        folder = store.scratch / "uv"
-        folder.mkdir()
-        shutil.copy2(program, folder / "uv")
-        store.from_folder(name, folder)
-    return name

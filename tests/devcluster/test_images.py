@@ -4,13 +4,25 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.devcluster.folders import REPOSITORY
-from tests.devcluster.images import CONTEXT, FRONTEND, WORKER, context_files, source_key
+from tests.devcluster.images import (
+    CONTEXT,
+    FRONTEND,
+    TARGETS,
+    WORKER,
+    Target,
+    context_files,
+    source_key,
+    tools_key,
+)
 from tests.devcluster.images_load import chain_ids
 from tests.devcluster.images_store import Image, Layer
+
+Cut = Callable[[str, str], str]
 
 
 @pytest.fixture
@@ -32,34 +44,51 @@ def test_the_context_is_what_dockerignore_lets_through() -> None:
     assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(CONTEXT)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_the_default_base_is_from_no_registry_in_particular(target: Target) -> None:
+    lines = (REPOSITORY / target.dockerfile).read_text().splitlines()
+    images = [line for line in lines if line.startswith(("ARG BASE=", "FROM "))]
+    assert len(images) > 3
+    assert not [line for line in images if "/" in line]
+
+
 def test_the_same_tree_has_the_same_key(tree: Path) -> None:
-    assert source_key(tree, WORKER, "b", "u") == source_key(REPOSITORY, WORKER, "b", "u")
+    assert source_key(tree, WORKER, "b") == source_key(REPOSITORY, WORKER, "b")
 
 
-@pytest.mark.parametrize("change", ["worker/mizzen_worker/new.py", "pyproject.toml"])
+@pytest.mark.parametrize(
+    "change", ["worker/mizzen_worker/new.py", "pyproject.toml", ".ci/setup.lock"]
+)
 def test_any_change_of_the_tree_gives_another_key(tree: Path, change: str) -> None:
-    before = source_key(tree, WORKER, "b", "u")
+    before = source_key(tree, WORKER, "b")
     with (tree / change).open("a") as file:
         file.write("\n# changed\n")
-    assert source_key(tree, WORKER, "b", "u") != before
+    assert source_key(tree, WORKER, "b") != before
 
 
 def test_generated_files_do_not_change_the_key(tree: Path) -> None:
-    before = source_key(tree, WORKER, "b", "u")
+    before = source_key(tree, WORKER, "b")
     for name in ("worker/mizzen_worker/__pycache__/x.pyc", "worker/x.egg-info/PKG-INFO"):
         (tree / name).parent.mkdir()
         (tree / name).write_text("generated")
-    assert source_key(tree, WORKER, "b", "u") == before
+    assert source_key(tree, WORKER, "b") == before
 
 
-def test_base_tools_and_target_are_part_of_the_key() -> None:
+def test_base_and_target_are_part_of_the_key() -> None:
     keys = {
-        source_key(REPOSITORY, WORKER, "b", "u"),
-        source_key(REPOSITORY, WORKER, "b2", "u"),
-        source_key(REPOSITORY, WORKER, "b", "u2"),
-        source_key(REPOSITORY, FRONTEND, "b", "u"),
+        source_key(REPOSITORY, WORKER, "b"),
+        source_key(REPOSITORY, WORKER, "b2"),
+        source_key(REPOSITORY, FRONTEND, "b"),
     }
-    assert len(keys) == 4
+    assert len(keys) == 3
+
+
+def test_the_tools_are_built_anew_for_another_lock_of_them_only(tree: Path) -> None:
+    before = tools_key(tree, "b")
+    (tree / "pyproject.toml").write_text("changed")
+    assert tools_key(tree, "b") == before
+    (tree / ".ci" / "setup.lock").write_text("changed")
+    assert tools_key(tree, "b") != before
 
 
 def test_a_chain_names_a_layer_together_with_those_below() -> None:
@@ -82,14 +111,15 @@ class TestCutOfTheLock:
     """`.ci/image_requirements.py`, which runs inside the builds."""
 
     @pytest.fixture
-    def cut(self):
+    def cut(self) -> Cut:
         path = REPOSITORY / ".ci" / "image_requirements.py"
         spec = importlib.util.spec_from_file_location("image_requirements", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        return module.cut
+        cut: Cut = module.cut
+        return cut
 
     LOCK = (
         "a-b==1.0 \\\n    --hash=sha256:1\n"
@@ -98,15 +128,15 @@ class TestCutOfTheLock:
         "torch==2.15 \\\n    --hash=sha256:4\n"
     )
 
-    def test_keeps_versions_hashes_and_every_variant(self, cut) -> None:
+    def test_keeps_versions_hashes_and_every_variant(self, cut: Cut) -> None:
         kept = cut(self.LOCK, "numpy==2.1\nA_B==1.0\n")
         assert kept == self.LOCK[: self.LOCK.index("torch")]
 
-    def test_what_the_lock_lacks_is_an_error(self, cut) -> None:
+    def test_what_the_lock_lacks_is_an_error(self, cut: Cut) -> None:
         with pytest.raises(SystemExit, match="no entry for other: run `make lock`"):
             cut(self.LOCK, "other==1\n")
 
-    def test_the_real_lock_has_every_requirement_of_each_extra(self, cut) -> None:
+    def test_the_real_lock_has_every_requirement_of_each_extra(self, cut: Cut) -> None:
         lock = (REPOSITORY / "requirements.lock").read_text()
         assert "torch==" in cut(lock, "torch==0\n")
         assert "torch" not in cut(lock, "numpy==0\n")
