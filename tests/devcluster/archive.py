@@ -105,7 +105,7 @@ def write_image(
     path: Path, *, name: str, files: Mapping[str, bytes], entrypoint: tuple[str, ...]
 ) -> None:
     """Write an archive of an image of one layer, made from nothing but these files."""
-    layer = _tar({file: (content, 0o755) for file, content in files.items()})
+    layer = pack({file: (content, 0o755) for file, content in files.items()})
     blobs: dict[str, tuple[bytes, int]] = {}
 
     def blob(content: bytes, kind: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def write_image(
     index = {"schemaVersion": 2, "manifests": [{**named, "annotations": {_NAME: name}}]}
     layout = {"imageLayoutVersion": "1.0.0"}
     path.write_bytes(
-        _tar(
+        pack(
             {
                 "oci-layout": (json.dumps(layout).encode(), 0o644),
                 "index.json": (json.dumps(index).encode(), 0o644),
@@ -141,7 +141,8 @@ def write_image(
     )
 
 
-def _tar(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+def pack(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+    """Return a tar of files, each with its mode, that is the same for the same files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, (content, mode) in files.items():

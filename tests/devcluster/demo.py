@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,17 @@ def _errors_into(file: Path) -> Iterator[None]:
         os.close(saved)
 
 
+def install_chart(kubeconfig: str, values: Mapping[str, Any], *, namespace: str = SYSTEM) -> None:
+    """Install the chart, or bring its release to these values; "" is the current kubeconfig."""
+    with Config(kubeconfig_path=kubeconfig or None, namespace=namespace) as helm:
+        try:
+            helm.status(RELEASE)
+        except HelmNotFoundError:
+            helm.install(CHART, RELEASE, dict(values), namespace=namespace, create_namespace=True)
+        else:
+            helm.upgrade(CHART, RELEASE, dict(values), namespace=namespace, reset_values=True)
+
+
 def install_operator(target: Target) -> None:
     """Install the chart, or bring an older release up to date; returns when it is available."""
     images = target.images
@@ -74,16 +85,8 @@ def install_operator(target: Target) -> None:
         "frontendImage": images.frontend,
         "workerImage": images.worker,
     }
-    with (
-        _errors_into(LOGS / "helm.log"),
-        Config(kubeconfig_path=target.kubeconfig or None, namespace=SYSTEM) as helm,
-    ):
-        try:
-            helm.status(RELEASE)
-        except HelmNotFoundError:
-            helm.install(CHART, RELEASE, values, namespace=SYSTEM, create_namespace=True)
-        else:
-            helm.upgrade(CHART, RELEASE, values, namespace=SYSTEM, reset_values=True)
+    with _errors_into(LOGS / "helm.log"):
+        install_chart(target.kubeconfig, values)
     target.do(
         *("rollout", "status", "deployment", "--namespace", SYSTEM, "--timeout=120s"),
     )

@@ -10,10 +10,8 @@ Invariants: a snapshot is committed, under its chain's name, only after its whol
 that was not is removed by the next load. Whoever loads holds the store's load lock.
 """
 
-import io
 import json
 import subprocess
-import tarfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,11 +19,11 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from tests.devcluster.archive import pack
 from tests.devcluster.cluster import Cluster
-from tests.devcluster.folders import Lock, user_folders
+from tests.devcluster.folders import Lock
 from tests.devcluster.images import user_builder
 from tests.devcluster.images_store import Image, ImageError, Say, digest_of
-from tests.devcluster.plan import read_plan
 
 _UNFINISHED = "mizzen-load-"
 _ROOT_LABEL = "containerd.io/gc.root"
@@ -134,13 +132,7 @@ def _archive(image: Image) -> bytes:
             for blob in (image.manifest, image.config)
         },
     }
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return packed.getvalue()
+    return pack({name: (content, 0o644) for name, content in files.items()})
 
 
 def _snapshots(runtime: Runtime) -> set[str]:
@@ -193,10 +185,9 @@ def _do(runtime: Runtime, *arguments: str, stdin: bytes = b"") -> str:
 
 def runtimes(cluster: Cluster) -> tuple[Runtime, ...]:
     """Return the containerd of every node of a running cluster."""
-    stores = read_plan(user_folders().cell(cluster.name).plan).stores
     return tuple(
-        Runtime(store=store, ctr=partial(cluster.ctr_command, node))
-        for node, store in zip(cluster.node_names, stores, strict=True)
+        Runtime(store=cluster.node_store(node), ctr=partial(cluster.ctr_command, node))
+        for node in cluster.node_names
     )
 
 

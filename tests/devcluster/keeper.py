@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -108,8 +109,7 @@ class Keeper:
             plan.write(self._folder.plan)
             cleanup.callback(tidy, self._folder)
             cgroups.create(self._folder.key, [node.name for node in nodes])
-            api_listener = forwarder.listen(config.api_port)
-            await self._keep(api_listener.getsockname()[1], api_listener, cleanup)
+            await self._keep(forwarder.listen(config.api_port), cleanup)
 
     def _watch_for_reasons(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,12 +120,12 @@ class Keeper:
             if os.getppid() != self._order.starter:
                 self._stopped.set()
 
-    async def _keep(self, api_port: int, api_listener: Any, cleanup: contextlib.ExitStack) -> None:
+    async def _keep(self, api_listener: socket.socket, cleanup: contextlib.ExitStack) -> None:
         read_end, write_end = os.pipe()
         process = self._spawn(write_end)
         os.close(write_end)
         cleanup.callback(end, process)
-        news = asyncio.create_task(self._relay(read_end, api_port, api_listener))
+        news = asyncio.create_task(self._relay(read_end, api_listener))
         stop = asyncio.create_task(self._stopped.wait())
         await asyncio.wait((news, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -158,7 +158,7 @@ class Keeper:
                 start_new_session=True,
             )
 
-    async def _relay(self, descriptor: int, api_port: int, api_listener: Any) -> None:
+    async def _relay(self, descriptor: int, api_listener: socket.socket) -> None:
         """Pass the cell's progress on until the cell is gone; open the way in when it is ready."""
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
@@ -168,7 +168,7 @@ class Keeper:
         while line := await reader.readline():
             event = parse(line.decode())
             if event.kind == "ready":
-                await self._open(api_port, api_listener)
+                await self._open(api_listener)
             self._reporter.say(event.kind, event.text, event.seconds)
         if not self._folder.failure.exists():
             text = f"the cell ended without a word: see {self._folder.logs}"
@@ -177,7 +177,8 @@ class Keeper:
             )
             self._reporter.say("failed", text)
 
-    async def _open(self, api_port: int, api_listener: Any) -> None:
+    async def _open(self, api_listener: socket.socket) -> None:
+        api_port: int = api_listener.getsockname()[1]
         with control.connect(self._folder.cell_socket) as connection:
             cell_pid = peer_pid(connection)
         self._forwarder = Forwarder(cell_pid)

@@ -8,47 +8,27 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python import Config, HelmNotFoundError
 from tests.devcluster.cluster import AuditEvent, Cluster
+from tests.devcluster.demo import SYSTEM, install_chart
+from tests.devcluster.folders import REPOSITORY
+from tests.e2e.waiting import wait_for
 
-ROOT = Path(__file__).parents[2]
-CHART = ROOT / "charts" / "mizzen"
-SYSTEM = "mizzen-system"
-RELEASE = "mizzen"
 ACCOUNT = "mizzen-operator"
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 USER_AGENT = "mizzen-operator/"
 
 
-def wait_for(what: str, check: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
-    """The first true answer of `check`; the last one is in the failure."""
-    deadline_s = time.monotonic() + timeout_s
-    answer = check()
-    while not answer:
-        assert time.monotonic() < deadline_s, f"{what}: not after {timeout_s:.0f} s: {answer!r}"
-        time.sleep(0.1)
-        answer = check()
-    return answer
-
-
 def install(cluster: Cluster, values: Mapping[str, Any], *, namespace: str = SYSTEM) -> None:
     """Install the chart, or bring the release to these values."""
-    with Config(kubeconfig_path=cluster.kubeconfig, namespace=namespace) as helm:
-        try:
-            helm.status(RELEASE)
-        except HelmNotFoundError:
-            helm.install(CHART, RELEASE, dict(values), namespace=namespace, create_namespace=True)
-        else:
-            helm.upgrade(CHART, RELEASE, dict(values), namespace=namespace, reset_values=True)
+    install_chart(str(cluster.kubeconfig), values, namespace=namespace)
 
 
 def account_kubeconfig(cluster: Cluster, folder: Path, *, namespace: str = SYSTEM) -> Path:
@@ -88,7 +68,7 @@ class OperatorProcess:
         }
         environ = {
             **os.environ,
-            "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'worker'}",
+            "PYTHONPATH": f"{REPOSITORY / 'operator'}:{REPOSITORY / 'worker'}",
             **{f"MIZZEN_OPERATOR_{name}": value for name, value in settings.items()},
         }
         program = (
@@ -98,7 +78,7 @@ class OperatorProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 env=environ,
-                cwd=ROOT,
+                cwd=REPOSITORY,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -15,11 +15,12 @@ import httpx
 import openai
 import yaml
 from tests.devcluster.cluster import Cluster
-from tests.devcluster.demo import SAMPLE, install_operator, provide_model
+from tests.devcluster.demo import SAMPLE, provide_model
 from tests.devcluster.demo_target import Images, Target
 from tests.devcluster.images import user_builder
 from tests.devcluster.images_load import load_everywhere
-from tests.e2e.operator_process import apply, condition, get, wait_for
+from tests.e2e.operator_process import apply, condition, get
+from tests.e2e.waiting import wait_for
 
 CLAIM = "smollm2-weights"
 MODEL = "SmolLM2-135M-Instruct"
@@ -36,11 +37,6 @@ def target_of(cluster: Cluster) -> Target:
         images=Images(**names),
         cluster=cluster,
     )
-
-
-def install_operator_pod(target: Target) -> None:
-    """The chart with our images, running, as `make demo` installs it."""
-    install_operator(target)
 
 
 @contextmanager
@@ -80,7 +76,7 @@ def wait_until_ready(cluster: Cluster, namespace: str, name: str) -> None:
         found = get(cluster, "inferenceservice", name, "-n", namespace)
         ready = condition(cluster, namespace, name, "Ready")
         is_current = ready.get("observedGeneration") == found["metadata"]["generation"]
-        return is_current and ready["status"] == "True"
+        return bool(is_current and ready["status"] == "True")
 
     try:
         wait_for(f"{name} is Ready", is_ready, timeout_s=READY_S)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.devcluster.api import ApiError
 from tests.devcluster.cluster import Cluster
+from tests.devcluster.demo import SYSTEM
 from tests.e2e.operator_process import (
-    SYSTEM,
     USER,
     USER_AGENT,
     OperatorProcess,
@@ -20,8 +20,8 @@ from tests.e2e.operator_process import (
     get,
     install,
     operator_writes,
-    wait_for,
 )
+from tests.e2e.waiting import wait_for
 from tests.operator.spec.rule_examples import RULE_EXAMPLES, SCHEMA_EXAMPLES, document
 
 from mizzen_operator.spec.rules import RULES, Rule

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import openai
 import pytest
 from tests.devcluster.cluster import Cluster
+from tests.devcluster.demo import SYSTEM, install_operator
 from tests.devcluster.demo_target import Target
-from tests.e2e.operator_process import SYSTEM, USER, apply, get, operator_writes, wait_for
+from tests.e2e.operator_process import USER, apply, get, operator_writes
 from tests.e2e.served import (
     MODEL,
     StreamingClients,
     apply_and_wait,
     ask,
     client_of,
-    install_operator_pod,
     kill_processes,
     namespace_with_model,
     pods_of,
@@ -24,6 +24,7 @@ from tests.e2e.served import (
     target_of,
     wait_until_ready,
 )
+from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.model, pytest.mark.timeout(900)]
 
@@ -35,7 +36,7 @@ OWNED = "all,serviceaccount,networkpolicy,pdb,secret,endpointslice"
 def target(cluster: Cluster) -> Target:
     """The operator as a pod, installed by Helm."""
     opened = target_of(cluster)
-    install_operator_pod(opened)
+    install_operator(opened)
     return opened
 
 
@@ -59,7 +60,7 @@ def served(cluster: Cluster, target: Target) -> Iterator[Served]:
 
 def test_apply_leads_to_an_answer(served: Served) -> None:
     began_s = time.monotonic()
-    pieces = []
+    pieces: list[str] = []
     for piece in stream(served.client, "What is the capital of France?"):
         if not pieces:
             print(f"\napply to Ready {served.ready_s:.1f} s, then first token "

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from tests.devcluster.config import ClusterConfig
 from tests.devcluster.folders import REPOSITORY, user_folders
 from tests.devcluster.progress import Event
 from tests.e2e.cluster.machine import network_state, sysctls, traces
+from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -62,13 +63,6 @@ def spawn(*arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.02)
-
-
 def processes_are_gone(cache: Path) -> bool:
     return not any(trace.startswith("process") for trace in traces(NAME, cache))
 
@@ -94,7 +88,9 @@ def test_killed_while_it_starts(cache: Path, turn: int) -> None:
     time.sleep(chance.uniform(0.1, 9.0))
     starter.kill()
     starter.wait()
-    until(lambda: traces(NAME, cache) == [], "the keeper cleans up after its starter")
+    wait_for(
+        "the keeper cleans up after its starter", lambda: traces(NAME, cache) == [], timeout_s=30
+    )
 
 
 @pytest.mark.parametrize("turn", range(3))
@@ -103,11 +99,13 @@ def test_keeper_killed_while_it_starts(cache: Path, turn: int) -> None:
     chance = random.Random(f"{SEED}-keeper-{turn}")
     starter = spawn("up")
     lock = user_folders().cell(NAME).lock
-    until(lambda: lock.exists() and lock.read_text() != "", "the keeper has its lock")
+    wait_for(
+        "the keeper has its lock", lambda: lock.exists() and lock.read_text() != "", timeout_s=30
+    )
     time.sleep(chance.uniform(0.0, 8.0))
     os.kill(int(lock.read_text()), signal.SIGKILL)
     starter.wait()
-    until(lambda: processes_are_gone(cache), "the kernel ends the cell")
+    wait_for("the kernel ends the cell", lambda: processes_are_gone(cache), timeout_s=30)
     assert run("down").returncode == 0
     assert traces(NAME, cache) == []
 
@@ -115,7 +113,7 @@ def test_keeper_killed_while_it_starts(cache: Path, turn: int) -> None:
 def test_killed_while_it_runs_and_stops_then_started_again(cache: Path) -> None:
     cluster = Cluster.start(ClusterConfig(name=NAME))
     os.kill(cluster.pid, signal.SIGKILL)
-    until(lambda: traces(NAME, cache) == [], "the keeper cleans up after the cell")
+    wait_for("the keeper cleans up after the cell", lambda: traces(NAME, cache) == [], timeout_s=30)
 
     again = Cluster.start(ClusterConfig(name=NAME))
     with pytest.raises(ClusterBusyError, match="runs already"):
@@ -124,7 +122,7 @@ def test_killed_while_it_runs_and_stops_then_started_again(cache: Path) -> None:
     time.sleep(0.3)
     os.kill(again.keeper_pid, signal.SIGKILL)
     stopper.wait()
-    until(lambda: processes_are_gone(cache), "the kernel ends the cell")
+    wait_for("the kernel ends the cell", lambda: processes_are_gone(cache), timeout_s=30)
 
     with Cluster.start(ClusterConfig(name=NAME)) as third:
         assert third.kubectl("get", "nodes").count("Ready") == 1
@@ -138,10 +136,10 @@ def test_killed_while_an_image_comes_in(cache: Path) -> None:
     cluster = Cluster.start(ClusterConfig(name=NAME))
     importer = spawn("import", str(archive))
     blobs = cluster.node_store("node0") / "io.containerd.content.v1.content"
-    until(lambda: any(blobs.glob("ingest/*")), "the import has begun")
+    wait_for("the import has begun", lambda: any(blobs.glob("ingest/*")), timeout_s=30)
     os.kill(cluster.keeper_pid, signal.SIGKILL)
     assert importer.wait() != 0
-    until(lambda: processes_are_gone(cache), "the kernel ends the cell")
+    wait_for("the kernel ends the cell", lambda: processes_are_gone(cache), timeout_s=30)
 
     with Cluster.start(ClusterConfig(name=NAME)) as again:
         assert again.import_image(archive) is True
@@ -170,7 +168,7 @@ def test_a_component_that_dies_is_named_with_its_log(cache: Path) -> None:
     )
     subprocess.check_call(cluster.inside_command("kill", "-9", scheduler.strip()))
     folder = user_folders().cell(NAME)
-    until(lambda: not is_running(folder), "the cell ends")
+    wait_for("the cell ends", lambda: not is_running(folder), timeout_s=30)
     reason = json.loads(folder.failure.read_text())["reason"]
     assert reason.startswith("kube-scheduler was killed by SIGKILL; the end of ")
     status = run("status")

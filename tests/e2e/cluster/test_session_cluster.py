@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from tests.devcluster.cluster import Cluster, KubectlError
 from tests.devcluster.control import ControlError
 from tests.devcluster.fixtures import PROBE_IMAGE
 from tests.devcluster.folders import user_folders
+from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -65,7 +65,7 @@ def serve(cluster: Cluster, namespace: str, replicas: int = 1) -> Callable[[str]
             text: str = answer.read().decode()
         return text.strip()
 
-    until(lambda: reaches(ask), "the Service answers")
+    wait_for("the Service answers", lambda: reaches(ask))
     return ask
 
 
@@ -74,13 +74,6 @@ def reaches(ask: Callable[[str], str]) -> bool:
         return bool(ask("/"))
     except OSError:
         return False
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.1)
 
 
 def nodes_of(cluster: Cluster, namespace: str) -> set[str]:
@@ -94,7 +87,7 @@ def _runs_on_only(cluster: Cluster, namespace: str, node: str) -> bool:
 
 def test_pods_on_both_nodes_answer_through_the_forwarder(cluster: Cluster, namespace: str) -> None:
     ask = serve(cluster, namespace, replicas=2)
-    until(lambda: len({ask("/") for _ in range(8)}) == 2, "both pods answer")
+    wait_for("both pods answer", lambda: len({ask("/") for _ in range(8)}) == 2)
     assert nodes_of(cluster, namespace) == {"node0", "node1"}
 
 
@@ -115,8 +108,8 @@ def test_a_pod_reaches_itself_through_its_service(cluster: Cluster, namespace: s
         patch = {"spec": {"template": {"spec": {"nodeName": node}}}}
         cluster.kubectl("-n", namespace, "patch", "deployment", "probe", "-p", json.dumps(patch))
         cluster.kubectl("-n", namespace, "rollout", "status", "deployment/probe", "--timeout=60s")
-        until(partial(_runs_on_only, cluster, namespace, node), f"it runs on {node}")
-        until(lambda: reaches(ask), "the Service answers")
+        wait_for(f"it runs on {node}", partial(_runs_on_only, cluster, namespace, node))
+        wait_for("the Service answers", lambda: reaches(ask))
         assert ask("/dial?address=probe:80") == "connected"
 
 
@@ -159,7 +152,7 @@ def test_a_client_that_leaves_is_noticed_in_the_pod(cluster: Cluster, namespace:
     port = cluster.forward(namespace, "probe", "http")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/stream", timeout=10) as stream:
         assert stream.readline() == b"tick\n"
-    until(lambda: ask("/left") == "1", "the pod notices")
+    wait_for("the pod notices", lambda: ask("/left") == "1")
 
 
 def test_forwarding_to_what_does_not_exist_says_so(cluster: Cluster, namespace: str) -> None:
@@ -198,10 +191,10 @@ spec:
         listed = json.loads(cluster.kubectl("-n", namespace, "get", "pods", "-o", "json"))
         return sorted(pod["status"]["phase"] for pod in listed["items"])
 
-    until(lambda: phases() == ["Pending", "Running", "Running"], "two of three fit")
-    until(
-        lambda: "Insufficient nvidia.com/gpu" in cluster.kubectl("-n", namespace, "get", "events"),
+    wait_for("two of three fit", lambda: phases() == ["Pending", "Running", "Running"])
+    wait_for(
         "the surplus pod is told why",
+        lambda: "Insufficient nvidia.com/gpu" in cluster.kubectl("-n", namespace, "get", "events"),
     )
 
 
@@ -234,7 +227,7 @@ def test_the_audit_log_counts_writes_by_user_agent(cluster: Cluster, namespace: 
         ]
 
     expected = [("create", "config-one", 201), ("create", "config-two", 201)]
-    until(lambda: ours() == [*expected, ("delete", "config-one", 200)], "the writes are listed")
+    wait_for("the writes are listed", lambda: ours() == [*expected, ("delete", "config-one", 200)])
     assert not [event for event in cluster.audit_events() if event.resource in ("leases", "events")]
 
 
@@ -249,7 +242,7 @@ def test_a_lost_node_is_noticed_and_comes_back_with_its_pods(
     serve(cluster, namespace, replicas=2)
     cluster.stop_node(1)
     try:
-        until(lambda: not _is_ready(cluster, "node1"), "node1 is not Ready")
+        wait_for("node1 is not Ready", lambda: not _is_ready(cluster, "node1"))
         assert _is_ready(cluster, "node0")
     finally:
         cluster.start_node(1)
@@ -264,7 +257,7 @@ def test_a_lost_node_is_noticed_and_comes_back_with_its_pods(
             if status["ready"]
         } == {("node0", 0), ("node1", 1)}
 
-    until(restarted, "the lost node's pod runs again, in place")
+    wait_for("the lost node's pod runs again, in place", restarted)
 
 
 @pytest.mark.slow
