@@ -170,7 +170,7 @@ def plan(places: Places) -> dict[str, Step]:
         Step(name="python", run=lambda step: install_environment(places, step), after=("uv",)),
         Step(name="model", run=lambda step: fetch_model(places, step), after=("uv",)),
         Step(name="programs", run=_module(python, "tests.devcluster", "build")),
-        Step(name="base", run=_module(python, "tests.devcluster.images", "prepare"), after=("uv",)),
+        Step(name="base", run=_module(python, "tests.devcluster.images", "prepare")),
         Step(
             name="images",
             run=_module(python, "tests.devcluster.images", "build"),
