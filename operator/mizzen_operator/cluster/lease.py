@@ -8,6 +8,7 @@ A holder is judged by how long its record stayed unchanged here, never by its wa
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +17,8 @@ from typing import Any, Protocol
 from mizzen_operator.cluster.failures import LeadershipLostError, NotFoundError
 from mizzen_operator.errors import ClusterError, ConflictError
 from mizzen_operator.store import Manifest, ObjectRef, ResourceKind
+
+logger = logging.getLogger(__name__)
 
 LEASE = ResourceKind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases")
 
@@ -84,13 +87,16 @@ class Leadership:
 
     async def acquire(self, sleep: Callable[[float], Any] = asyncio.sleep) -> None:
         """Wait, as a standby, until the Lease is ours. Unreachable servers only prolong it."""
+        said = ""
         while True:
             try:
                 if await self.try_acquire():
                     return
-            except ClusterError:
-                # A standby has nothing to lose: it asks again.
-                pass
+            except ClusterError as error:
+                # A standby has nothing to lose: it asks again, and says each new reason once.
+                if str(error) != said:
+                    logger.warning("cannot ask for the Lease yet: %s", error)
+                said = str(error)
             await sleep(self.timing.retry_every_s)
 
     async def try_acquire(self) -> bool:
@@ -138,9 +144,8 @@ class Leadership:
         spec = {**held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
             await self._client.replace(self._ref, {**held, "spec": spec})
-        except ClusterError:
-            # The standby waits for the duration instead.
-            return
+        except ClusterError as error:
+            logger.warning("a standby has to wait until the Lease runs out: %s", error)
 
     async def _take(self, current: Manifest | None, started_s: float) -> bool:
         try:

@@ -116,6 +116,23 @@ def test_a_restart_with_the_same_identity_resumes_at_once() -> None:
     asyncio.run(scenario())
 
 
+def test_a_standby_says_once_why_it_cannot_ask(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        leases, clock = Leases(), Clock()
+        leases.is_away = True
+
+        async def sleep(seconds: float) -> None:
+            await clock.sleep(seconds)
+            leases.is_away = clock.now_s < 1010
+
+        await leadership(leases, clock).acquire(sleep)
+
+    asyncio.run(scenario())
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot ask for the Lease yet: away"
+    ]
+
+
 def test_release_lets_a_standby_in_at_once() -> None:
     async def scenario() -> None:
         leases, clock = Leases(), Clock()
