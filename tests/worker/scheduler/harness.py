@@ -60,7 +60,6 @@ class Harness:
         context_length: int = 4096,
         max_chunk_tokens: int = 64,
         max_queued: int = 1000,
-        attach: bool = True,
         is_audited: bool = True,
     ) -> None:
         self.limits = RunnerLimits(
@@ -91,17 +90,13 @@ class Harness:
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self.others: list[tuple[PeerId, ToTokenizer]] = []
         self._num_read = 0
-        if attach:
-            for peer in (PEER, OTHER_PEER):
-                self.attach(peer)
+        attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("front"), credit=10**6)
+        for peer in (PEER, OTHER_PEER):
+            self.endpoint.inbox.append((peer, attach))
 
     @property
     def max_tokens(self) -> int:
         return min(self.limits.context_length, self.limits.num_pages * self.limits.page_size)
-
-    def attach(self, peer: PeerId, wire_version: int = WIRE_VERSION) -> None:
-        message = Attach(wire_version=wire_version, instance_id=InstanceId("front"), credit=10**6)
-        self.endpoint.inbox.append((peer, message))
 
     def submit(self, submit: Submit, peer: PeerId = PEER) -> Attempt:
         attempt = Attempt(submit=submit, peer=peer, output=list(submit.generated_ids))

@@ -6,7 +6,6 @@ from tests.worker.scheduler.harness import IDENTITY, OTHER_PEER, PEER, Harness, 
 from mizzen_worker.contracts.messages import (
     Control,
     ControlVerb,
-    HandBack,
     HandBackCause,
     Heartbeat,
     Hello,
@@ -33,25 +32,6 @@ def test_attach_is_answered_by_hello() -> None:
     assert hello.capacity.kv_tokens == 40
     assert hello.capacity.context_length == 32
     assert (hello.capacity.max_running_requests, hello.capacity.max_queued_requests) == (3, 5)
-
-
-def test_another_wire_version_is_refused_and_stays_unattached() -> None:
-    harness = Harness(attach=False)
-    harness.attach(PEER, wire_version=99)
-    attempt = harness.submit(make_submit("a", [1]))
-    harness.step()
-    _, reply = harness.others[0]
-    assert isinstance(reply, Reply)
-    assert (reply.control_id, reply.is_ok) == (0, False)
-    assert "wire_version: 99" in reply.message
-    assert isinstance(attempt.terminals[0], HandBack)
-
-
-def test_a_peer_of_an_earlier_life_is_told_of_the_restart() -> None:
-    harness = Harness(attach=False)
-    attempt = harness.submit(make_submit("a", [1]))
-    harness.step()
-    assert attempt.terminals[0].cause is HandBackCause.RESTARTING
 
 
 def test_heartbeats_carry_the_load_once_a_second_to_every_peer() -> None:

@@ -1,8 +1,9 @@
 """Owns the protocol of a worker's endpoint; the in-memory and the ZMQ one implement it.
 
-Bounded by construction: ``send`` never blocks and never drops. Token events beyond a peer's credit
-wait in that peer's outbox, coalesced to at most one event per live request, so an outbox is bounded
-by the number of live requests times their remaining output.
+Bounded by construction: ``send`` never blocks. Token events beyond a peer's credit wait in that
+peer's outbox, coalesced to at most one event per live request, so what is held is bounded by the
+number of live requests times their remaining output. Nothing is dropped but a whole peer: one that
+reads nothing while messages pile up (``peers.MAX_READY``) counts as lost.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ class WorkerEndpoint(Protocol):
         """Take what has arrived, waiting up to ``timeout_s`` for the first message (0: not at all).
 
         Credit in ``Attach`` and ``Heartbeat`` is booked here; the messages are passed on too.
-        Malformed bytes are counted and logged, answered by a refusing ``Reply``, never raised.
+        Malformed bytes, an ``Attach`` of another wire version and messages of a peer that is not
+        attached are answered by a refusing ``Reply``, neither passed on nor raised.
         """
         ...
 
@@ -28,7 +30,7 @@ class WorkerEndpoint(Protocol):
         ...
 
     def lost_peers(self) -> Sequence[PeerId]:
-        """Peers newly silent for longer than the heartbeat limit; their outbox is gone.
+        """Peers newly gone, silent beyond the heartbeat limit or not reading; so is their outbox.
 
         The caller ends their requests.
         """

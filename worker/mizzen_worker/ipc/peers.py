@@ -6,13 +6,22 @@ Owns no sockets and no bytes: the in-memory and the ZMQ endpoint share it, so th
 from dataclasses import dataclass, field
 
 from mizzen_worker.contracts.ids import PeerId
-from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, Heartbeat, Reply, ToWorker
+from mizzen_worker.contracts.messages import (
+    WIRE_VERSION,
+    Attach,
+    Heartbeat,
+    Reply,
+    ToTokenizer,
+    ToWorker,
+)
 from mizzen_worker.ipc.outbox import Outbox
 
 MAX_PEERS = 1024
 """Tokenizer processes one worker talks to."""
 MAX_CREDIT = 1 << 20
 """More credit than this at once is a peer that does not count."""
+MAX_READY = 1 << 17
+"""Messages that may pile up for a peer that reads none; more than its live requests can cause."""
 HEARTBEAT_LIMIT_S = 10.0
 """Silence after which a peer counts as lost; a closed connection is noticed at once."""
 
@@ -28,6 +37,7 @@ class PeerBook:
     """Who is attached. Owned by one endpoint; not thread safe."""
 
     max_peers: int = MAX_PEERS
+    max_ready: int = MAX_READY
     heartbeat_limit_s: float = HEARTBEAT_LIMIT_S
     _peers: dict[PeerId, _Peer] = field(default_factory=dict)
     _lost: list[PeerId] = field(default_factory=list)
@@ -54,8 +64,17 @@ class PeerBook:
         known.last_seen_s = now_s
         return None
 
+    def put(self, peer: PeerId, message: ToTokenizer) -> None:
+        """Queue a message for an attached peer; one that lets too many pile up is dropped."""
+        known = self._peers.get(peer)
+        if known is None:
+            return
+        known.outbox.put(message)
+        if len(known.outbox.ready) > self.max_ready:
+            self.drop(peer)
+
     def drop(self, peer: PeerId) -> None:
-        """Forget a peer whose connection broke; it is reported as lost once."""
+        """Forget a peer that is of no use any more; it is reported as lost once."""
         if self._peers.pop(peer, None) is not None:
             self._lost.append(peer)
 

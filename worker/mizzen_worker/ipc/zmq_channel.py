@@ -85,10 +85,8 @@ class ZmqEndpoint:
 
     def send(self, peer: PeerId, message: ToTokenizer) -> None:
         """See ``WorkerEndpoint``."""
-        outbox = self._book.outbox(peer)
-        if outbox is not None:
-            outbox.put(message)
-            self._flush_peer(peer)
+        self._book.put(peer, message)
+        self._flush_peer(peer)
 
     def lost_peers(self) -> Sequence[PeerId]:
         """See ``WorkerEndpoint``."""

@@ -98,20 +98,13 @@ class Reception:
             case Abort():
                 self._abort(peer, message)
             case Attach():
-                self._attach(peer, message)
+                self._attach(peer)
             case Control():
                 self._endpoint.send(peer, self._control(message))
             case Heartbeat():
                 pass  # The endpoint has booked its credit.
 
-    def _attach(self, peer: PeerId, attach: Attach) -> None:
-        if attach.wire_version != WIRE_VERSION:
-            message = (
-                f"wire_version: {attach.wire_version} is not spoken here, {WIRE_VERSION} is; "
-                "run tokenizer and worker of the same release"
-            )
-            self._endpoint.send(peer, Reply(control_id=0, is_ok=False, message=message))
-            return
+    def _attach(self, peer: PeerId) -> None:
         self._peers[peer] = None
         hello = Hello(
             wire_version=WIRE_VERSION,
@@ -123,7 +116,7 @@ class Reception:
         self._endpoint.send(peer, hello)
 
     def _submit(self, peer: PeerId, submit: Submit) -> None:
-        cause = self._handback_cause(peer)
+        cause = self._handback_cause()
         if cause is not None:
             self._state.counters.handed_back_requests += 1
             self._send_back(peer, submit, cause)
@@ -143,10 +136,7 @@ class Reception:
             return
         self._accept(peer, submit)
 
-    def _handback_cause(self, peer: PeerId) -> HandBackCause | None:
-        if peer not in self._peers:
-            # It attached to an earlier life of this worker and has not noticed the restart.
-            return HandBackCause.RESTARTING
+    def _handback_cause(self) -> HandBackCause | None:
         if self.drain is not None:
             return HandBackCause.DRAINING
         roster = self._state.roster

@@ -1,0 +1,24 @@
+"""What a worker keeps per peer is bounded whatever the peer does."""
+
+from mizzen_worker.contracts.ids import InstanceId, PeerId
+from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, Heartbeat
+from mizzen_worker.ipc.peers import PeerBook
+
+PEER = PeerId(b"p")
+
+
+def test_a_peer_that_reads_nothing_is_lost_once() -> None:
+    book = PeerBook(max_ready=3)
+    attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("t"), credit=1)
+    assert book.receive(PEER, attach, 0.0) is None
+    for _ in range(3):
+        book.put(PEER, Heartbeat())
+    assert book.lost(0.0) == ()
+    book.put(PEER, Heartbeat())
+    assert book.lost(0.0) == (PEER,)
+    assert book.lost(0.0) == ()
+    assert book.outbox(PEER) is None
+    book.put(PEER, Heartbeat())
+    refused = book.receive(PEER, Heartbeat(), 0.0)
+    assert refused is not None
+    assert refused.message == "attach first"
