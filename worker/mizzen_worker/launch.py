@@ -28,13 +28,15 @@ from mizzen_worker.config.groups import (
 from mizzen_worker.config.options import Role
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.contracts.operator_names import FLAG_ADMIN_PORT
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
+from mizzen_worker.http_api.server import listen, make_server
 from mizzen_worker.ipc.link import check_address
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
 from mizzen_worker.scheduler.rank_settings import RankSettings
-from mizzen_worker.supervision.admin import admin_app, admin_server
+from mizzen_worker.supervision.admin import admin_app
 from mizzen_worker.supervision.child import ChildSpec
 from mizzen_worker.supervision.progress import Announcer, Progress
 from mizzen_worker.supervision.supervisor import DrainPlan, Supervisor
@@ -200,7 +202,8 @@ def launch(configuration: Configuration, pod: PodEnvironment) -> int:
             configuration, pod, socket_folder=socket_folder, instance_id=secrets.token_hex(8)
         )
         plan.log.start("launcher")
-        listener = _bind_admin(plan.admin)
+        admin = plan.admin
+        listener = listen(admin.admin_host, admin.admin_port, flag=FLAG_ADMIN_PORT)
         return asyncio.run(_run(plan, listener))
     finally:
         shutil.rmtree(socket_folder, ignore_errors=True)
@@ -224,7 +227,8 @@ async def _run(plan: LaunchPlan, listener: socket.socket) -> int:
         stuck_limit_s=plan.admin.stuck_limit_s,
         on_report=on_report,
     )
-    server = admin_server(admin_app(supervisor, default_deadline_s=plan.admin.drain_deadline_s))
+    app = admin_app(supervisor, default_deadline_s=plan.admin.drain_deadline_s)
+    server = make_server(app, grace_s=1)
     admin = asyncio.create_task(server.serve(sockets=[listener]))
     running = asyncio.create_task(supervisor.run())
     signals = _Signals(supervisor, plan.admin)
@@ -271,18 +275,3 @@ class _Signals:
     async def _drain(self) -> None:
         await self._supervisor.drain(self._admin.drain_mode, self._admin.drain_deadline_s)
         self.stopped.set()
-
-
-def _bind_admin(admin: AdminOptions) -> socket.socket:
-    family = socket.AF_INET6 if ":" in admin.admin_host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((admin.admin_host, admin.admin_port))
-    except OSError as error:
-        msg = (
-            f"--admin-port: {admin.admin_host}:{admin.admin_port} cannot be bound: "
-            f"{error.strerror}; give another port"
-        )
-        raise ConfigError(msg) from error
-    return listener

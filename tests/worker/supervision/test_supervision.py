@@ -42,6 +42,7 @@ def _health(
         (_health(_process()), None, None, None),
         (_health(_process("loading", silent_s=99)), None, "rank is loading", "rank is loading"),
         (_health(_process("waiting")), None, "rank is waiting", None),
+        (_health(_process("failed")), None, "rank is failed", "rank is failed"),
         (_health(_process(silent_s=11)), "silent for 11 s", "silent for 11 s", None),
         (_health(_process(is_running=False)), "not running", "not running", "not running"),
         (

@@ -94,7 +94,7 @@ class UnifiedRadixCache:
         """
         self._require_open(lease)
         tick = self._advance()
-        count = len(key.tokens) // (4 * self.page_size)
+        count = key.num_pages(page_size=self.page_size)
         if count <= lease.num_tree:
             return
         inserted = self._core.insert(key, (lease.pages(0, count),), tick)
@@ -115,7 +115,7 @@ class UnifiedRadixCache:
             raise InvariantError([f"close of lease {lease.lease_id}, which is not from here"])
         first_freed = lease.num_tree
         if key is not None:
-            count = len(key.tokens) // (4 * self.page_size)
+            count = key.num_pages(page_size=self.page_size)
             if count > lease.num_tree:
                 inserted = self._core.insert(key, (lease.pages(0, count),), self._advance())
                 first_freed = count

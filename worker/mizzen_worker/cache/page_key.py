@@ -43,6 +43,10 @@ class PageKey:
     namespace: bytes
     tokens: bytes
 
+    def num_pages(self, *, page_size: int) -> int:
+        """Count its pages."""
+        return len(self.tokens) // (page_size * TOKEN_BYTES)
+
 
 def page_key(namespace: bytes, token_ids: Int32Array, *, page_size: int) -> PageKey:
     """Build the key of the whole pages in ``token_ids``; a partial page at the end is left out."""

@@ -140,7 +140,7 @@ class UnifiedTreeCore:
         already are a node's own count as kept. May split one edge. Raises before any change when
         the backbone's value does not have one unit per page.
         """
-        total = len(key.tokens) // self._page_bytes
+        total = key.num_pages(page_size=self.page_size)
         if values[0] is None or len(values[0]) != total:
             raise InvariantError([f"insert of {total} pages with backbone value {values[0]!r}"])
         freed: list[Action] = []
@@ -304,7 +304,7 @@ class UnifiedTreeCore:
     ) -> Node:
         """Hang the rest of ``key`` under the node where its walk ended."""
         edge = key.tokens[end.offset :]
-        start, total = end.node.end_page, len(key.tokens) // self._page_bytes
+        start, total = end.node.end_page, key.num_pages(page_size=self.page_size)
         span = Span(start=start, end=total, total=total)
         leaf = Node(
             node_id=NodeId(self._next_node),

@@ -1,4 +1,4 @@
-"""Owns the exception tree of the worker package; maps nothing to HTTP (http_api/error_map.py does).
+"""Owns the exception tree of the worker package; maps nothing to HTTP (http_api/errors.py does).
 
 ::
 

@@ -2,8 +2,8 @@
 
 One worker binds a ROUTER, each tokenizer process connects a DEALER. Map-encoded structs carry a
 ``type`` tag; ``TokenEvent`` is array-encoded because there is one per request and step. A change
-that an older peer cannot read raises ``WIRE_VERSION``; peers of different versions refuse each
-other at ``Hello``.
+that an older peer cannot read raises ``WIRE_VERSION``; a worker refuses an ``Attach`` of another
+version, a tokenizer such a ``Hello``.
 
 Back-pressure: a tokenizer process grants credit (number of token events it is ready to take) with
 ``Attach`` and every ``Heartbeat``; a worker that has used it up holds that tokenizer's events back,

@@ -78,7 +78,7 @@ def answer_of(error: Exception) -> ErrorAnswer:
         status=500,
         kind="server_error",
         code="internal_error",
-        message="the server failed on this request; its log says why under the request id",
+        message="the server failed on this request; its log says why",
     )
 
 

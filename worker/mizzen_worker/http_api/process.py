@@ -4,23 +4,21 @@ Owns no decision. Started by the launcher with its whole configuration; imports 
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
-from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.ids import InstanceId, TokenId
+from mizzen_worker.contracts.operator_names import FLAG_HTTP_PORT
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
 from mizzen_worker.http_api.front_settings import FrontSettings
+from mizzen_worker.http_api.server import Server, listen, make_server
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.connection import WorkerConnection
 from mizzen_worker.ipc.curve import read_client_keys
@@ -39,7 +37,6 @@ from mizzen_worker.vocabulary.load import Vocabulary, load_vocabulary
 logger = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
-_BACKLOG = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,8 @@ def main() -> None:
 
 
 def _run(settings: FrontSettings, link: ParentLink, drain: DrainHandler) -> None:
-    listener = _bind(settings.http.http_host, settings.http.http_port)
+    http = settings.http
+    listener = listen(http.http_host, http.http_port, flag=FLAG_HTTP_PORT)
     link.report(Report(state="starting", num_beats=0))
     vocabulary = load_vocabulary(Path(settings.model))
     uvloop.run(_serve(settings, vocabulary, listener, link, drain))
@@ -72,17 +70,7 @@ async def _serve(
     drain: DrainHandler,
 ) -> None:
     front = _build(settings, vocabulary)
-    app = create_app(front.engine)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-            server_header=False,
-        )
-    )
+    server = make_server(create_app(front.engine), grace_s=5)
     host, port = listener.getsockname()[:2]
     tasks = [
         asyncio.create_task(front.pool.run()),
@@ -156,7 +144,7 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
 
 
 async def _report(
-    front: _Front, link: ParentLink, drain: DrainHandler, server: "_Server", address: str
+    front: _Front, link: ParentLink, drain: DrainHandler, server: Server, address: str
 ) -> None:
     """Say once in a while how it goes, and carry out a drain."""
     num_beats = 0
@@ -182,28 +170,6 @@ async def _report(
             )
         )
         await asyncio.sleep(_REPORT_S)
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the launcher."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """Bind before anything slow happens, so that a taken port is said at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        msg = f"--http-port: {host}:{port} cannot be bound: {error.strerror}; give another port"
-        raise ConfigError(msg) from error
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def _wall_clock() -> float:

@@ -61,7 +61,7 @@ class ParentLink:
         """Tell the launcher; dropped when it does not read."""
         try:
             self._socket.send(self._encode(report), socket.MSG_DONTWAIT)
-        except (BlockingIOError, OSError):
+        except OSError:
             return
 
     def wait(self) -> Drain | None:
@@ -90,7 +90,7 @@ class ChildLink:
             raise WireError(msg)
         try:
             self._socket.send(packet, socket.MSG_DONTWAIT)
-        except (BlockingIOError, OSError):
+        except OSError:
             return
 
     def receive(self) -> Report | None:

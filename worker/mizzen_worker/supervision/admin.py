@@ -3,13 +3,10 @@
 Never reachable through the public port. Plain ASGI: the launcher stays small and starts at once.
 """
 
-import contextlib
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
-
-import uvicorn
 
 from mizzen_worker.contracts.operator_names import (
     PATH_DRAIN,
@@ -107,26 +104,3 @@ async def _drain(pod: Pod, query: bytes, default_deadline_s: float) -> tuple[int
         return 400, f"deadline_s is {text!r}; it must be a number of seconds up to a day\n"
     await pod.drain(mode, deadline_s)
     return 200, "drained\n"
-
-
-class AdminServer(uvicorn.Server):
-    """Serves the admin port in the launcher's loop and leaves signals to the launcher."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take no signals."""
-        yield
-
-
-def admin_server(app: AsgiApp) -> AdminServer:
-    """Make the server of an application."""
-    return AdminServer(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-            server_header=False,
-        )
-    )

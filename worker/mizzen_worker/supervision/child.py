@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mizzen_worker.contracts.errors import WireError
 from mizzen_worker.ipc.parent_link import ChildLink, Drain, Report, open_pair
 
 logger = logging.getLogger(__name__)
@@ -117,7 +116,7 @@ class Child:
             report = self._link.receive()
         except (BlockingIOError, ConnectionError):
             return
-        except (WireError, msgspec.DecodeError):
+        except msgspec.DecodeError:
             logger.exception("report not understood", extra={"child": self._spec.name})
             return
         if report is None:

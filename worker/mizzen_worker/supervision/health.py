@@ -24,7 +24,7 @@ class PodHealth:
     why_not_started: str | None
 
 
-_UNSTARTED_STATES = frozenset({"starting", "loading"})
+_UNSTARTED_STATES = frozenset({"starting", "loading", "failed"})
 
 
 def pod_health(

@@ -177,6 +177,6 @@ def finish_of_complete(state: RequestState, end_ids: frozenset[TokenId]) -> Fini
         return FinishReason(kind=FinishKind.LENGTH)
     ends = frozenset(sampling.stop_token_ids)
     ends |= frozenset() if sampling.ignore_eos else end_ids
-    if num_tokens and state.output_ids[-1] in ends and num_tokens >= sampling.min_new_tokens:
+    if num_tokens and state.output_ids[-1] in ends and num_tokens > sampling.min_new_tokens:
         return FinishReason(kind=FinishKind.STOP, matched=state.output_ids[-1])
     return None

@@ -1,0 +1,53 @@
+"""Owns a bound port and the HTTP server on it, public and admin alike; owns no routes.
+
+Binding comes before anything slow, so that a taken port is said at once.
+"""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from mizzen_worker.contracts.errors import ConfigError
+
+_BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """Serves in a loop that somebody else runs, and leaves signals to the launcher."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take no signals."""
+        yield
+
+
+def make_server(app: Any, *, grace_s: int) -> Server:
+    """Make the server of an ASGI application; at its end, answers have ``grace_s`` to finish."""
+    return Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=grace_s,
+            server_header=False,
+        )
+    )
+
+
+def listen(host: str, port: int, *, flag: str) -> socket.socket:
+    """Take a port; raises ``ConfigError`` naming the flag when somebody else has it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        msg = f"{flag}: {host}:{port} cannot be bound: {error.strerror}; give another port"
+        raise ConfigError(msg) from error
+    return listener
