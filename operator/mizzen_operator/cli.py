@@ -164,7 +164,6 @@ def _nothing_yet(resolved: Resolved) -> Observed:
             name=resolved.name,
             namespace=resolved.namespace,
             uid=resolved.uid,
-            resource_version="",
             generation=resolved.generation,
         )
     )

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-JsonObject = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedService:
@@ -18,10 +16,8 @@ class ObservedService:
     name: str
     namespace: str
     uid: str
-    resource_version: str
     generation: int
     deleting: bool = False
-    annotations: Mapping[str, str] = field(default_factory=dict)
     status: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -152,10 +148,8 @@ def service_of(obj: Mapping[str, Any]) -> ObservedService:
         name=meta["name"],
         namespace=meta["namespace"],
         uid=meta["uid"],
-        resource_version=meta["resourceVersion"],
         generation=meta["generation"],
         deleting="deletionTimestamp" in meta,
-        annotations=meta.get("annotations") or {},
         status=obj.get("status") or {},
     )
 

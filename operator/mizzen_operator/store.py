@@ -21,7 +21,6 @@ ServiceUid = NewType("ServiceUid", str)
 ObjectUid = NewType("ObjectUid", str)
 
 MAX_TOMBSTONES = 20_000
-NUM_MISSED_LISTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,6 @@ class World:
                 name=self.service.name,
                 namespace=self.service.namespace,
                 uid=self.service.uid,
-                resource_version="1",
                 generation=self.service.generation,
             ),
             children=tuple(self.children.values()),
