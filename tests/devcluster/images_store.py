@@ -26,6 +26,7 @@ CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 _MAX_VERSIONS = 3
 """Of an image, so that working trees side by side do not undo each other's builds."""
+_MAX_DEPENDENCY_SETS = 2
 _MAX_INTERMEDIATE = 300
 """Steps of builds kept for reuse, a few megabytes per change of the code."""
 
@@ -61,6 +62,19 @@ class Image:
 def digest_of(blob: bytes) -> str:
     """Name a blob as registries do."""
     return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def choose_older(newest_first: Sequence[tuple[str, str | None]]) -> list[str]:
+    """Choose which images go: each is a name and the layer that its code lies on."""
+    kept: list[str | None] = []
+    older: list[str] = []
+    for name, below in newest_first:
+        is_known = below in kept or len(set(kept)) < _MAX_DEPENDENCY_SETS
+        if len(kept) < _MAX_VERSIONS and is_known:
+            kept.append(below)
+        else:
+            older.append(name)
+    return older
 
 
 class ImageStore:
@@ -106,6 +120,9 @@ class ImageStore:
         """Unmount and remove what a build works in; even a build that succeeds leaves some."""
         if self._records("containers"):
             self._run(["rm", "--all"], say=lambda _: None)
+        for name in self.names():
+            if name.endswith("-tmp:latest"):  # a commit that was killed
+                self._run(["rmi", name], say=lambda _: None)
 
     def _records(self, kind: str) -> list[dict[str, Any]]:
         """Read what the store knows: images, layers or containers."""
@@ -140,14 +157,18 @@ class ImageStore:
         self._run(["commit", "--quiet", "--rm", container, name], say=lambda _: None)
 
     def remove_older(self, repository: str) -> None:
-        """Remove all but the newest images of a repository, with the layers that only they need."""
+        """Remove all but the newest images of a repository, with the layers that only they need.
+
+        Versions of the code share their big layers; only two sets of those are kept.
+        """
+        parents = {layer["id"]: layer.get("parent") for layer in self._records("layers")}
         found = [
-            (image["created"], name)
+            (image["created"], name, parents.get(image["layer"]))
             for image in self._records("images")
             for name in image.get("names") or ()
             if name.rpartition(":")[0] == repository
         ]
-        for _, name in sorted(found, reverse=True)[_MAX_VERSIONS:]:
+        for name in choose_older([(name, below) for _, name, below in sorted(found, reverse=True)]):
             self._run(["rmi", name], say=lambda _: None)
 
     def trim(self) -> None:

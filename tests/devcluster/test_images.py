@@ -20,7 +20,7 @@ from tests.devcluster.images import (
     tools_key,
 )
 from tests.devcluster.images_load import chain_ids
-from tests.devcluster.images_store import Image, Layer
+from tests.devcluster.images_store import Image, Layer, choose_older
 
 Cut = Callable[[str, str], str]
 
@@ -105,6 +105,13 @@ def test_a_chain_names_a_layer_together_with_those_below() -> None:
     ).stdout.split()[0]
     assert chain_ids(image(a, b)) == (a, f"sha256:{expected}")
     assert chain_ids(image(b, b))[1] != chain_ids(image(a, b))[1]
+
+
+def test_three_versions_are_kept_and_two_sets_of_big_layers() -> None:
+    same = [(f"i:{number}", "deps") for number in range(5)]
+    assert choose_older(same) == ["i:3", "i:4"]
+    assert choose_older([("i:0", "a"), ("i:1", "b"), ("i:2", "c"), ("i:3", "a")]) == ["i:2"]
+    assert choose_older([]) == []
 
 
 class TestCutOfTheLock:
