@@ -92,10 +92,10 @@ def _view(folders: Folders, modules: Iterable[Module], show: Show) -> Path:
     view = folders.binaries / hashlib.sha256("".join(keys.values()).encode()).hexdigest()[:16]
     if view.exists():
         return view
-    lock = Lock.try_take(folders.binaries / "build.lock")
-    if lock is None:
-        show(0.0, "waiting for another build to end")
-        lock = Lock.take(folders.binaries / "build.lock")
+    lock = Lock.take(
+        folders.binaries / "build.lock",
+        before_waiting=lambda: show(0.0, "waiting for another build to end"),
+    )
     try:
         for module in modules:
             _ensure(folders, module, folders.binaries / keys[module.name], show)

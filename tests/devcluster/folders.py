@@ -11,6 +11,7 @@ It does not create or delete anything except lock files.
 import fcntl
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,9 +138,12 @@ class Lock:
         return cls(descriptor)
 
     @classmethod
-    def take(cls, path: Path) -> "Lock":
+    def take(cls, path: Path, *, before_waiting: Callable[[], object] = lambda: None) -> "Lock":
         """Take the lock, waiting for whoever has it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = cls.try_take(path)
+        if lock is not None:
+            return lock
+        before_waiting()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return cls(descriptor)

@@ -88,11 +88,10 @@ class ImageStore:
     @contextmanager
     def locked(self, say: Say) -> Iterator[None]:
         """Hold the store; what a killed build left behind is removed first."""
-        path = self._root / "lock"
-        lock = Lock.try_take(path)
-        if lock is None:
-            say("waiting for another build of images to end")
-            lock = Lock.take(path)
+        lock = Lock.take(
+            self._root / "lock",
+            before_waiting=lambda: say("waiting for another build of images to end"),
+        )
         try:
             self._configure()
             shutil.rmtree(self._scratch, ignore_errors=True)

@@ -144,6 +144,19 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
     assert Lock.try_take(tmp_path / "lock") is not None
 
 
+def test_whoever_has_to_wait_for_a_lock_says_so_first(tmp_path: Path) -> None:
+    path, said = tmp_path / "lock", []
+
+    def say() -> None:
+        said.append("waiting")
+        first.release()
+
+    first = Lock.take(path, before_waiting=say)
+    assert said == []
+    Lock.take(path, before_waiting=say)
+    assert said == ["waiting"]
+
+
 def test_asking_nobody_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ControlError, match="stop: nobody answers at"):
         ask(tmp_path / "none.sock", "stop")
