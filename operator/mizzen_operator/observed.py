@@ -121,6 +121,11 @@ class Observed:
         """Whether the service is the object's controller; a label or a name proves nothing."""
         return child.owner_uid == self.service.uid
 
+    def deployment(self, name: str) -> DeploymentFacts | None:
+        """The service's own Deployment of this name."""
+        found = (item for item in self.deployments if item.child.name == name)
+        return next((item for item in found if self.owns(item.child)), None)
+
 
 def child_of(obj: Mapping[str, Any]) -> Child:
     """Metadata of an API object; works for partial (metadata-only) objects too."""

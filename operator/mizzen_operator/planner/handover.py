@@ -44,8 +44,5 @@ def protected_groups(
 
 
 def _deployed_cohort(resolved: Resolved, observed: Observed) -> str:
-    name = tokenizer_name(resolved)
-    for facts in observed.deployments:
-        if facts.child.name == name and observed.owns(facts.child):
-            return facts.child.labels.get(labels.COHORT, "")
-    return ""
+    deployed = observed.deployment(tokenizer_name(resolved))
+    return "" if deployed is None else deployed.child.labels.get(labels.COHORT, "")

@@ -68,17 +68,11 @@ def view_of(
     resolved: Resolved, observed: Observed, groups: Iterable[Group], plan: Plan, now: datetime
 ) -> View:
     """Everything the judgements need."""
-    name = tokenizer_name(resolved)
-    found = [
-        facts
-        for facts in observed.deployments
-        if facts.child.name == name and observed.owns(facts.child)
-    ]
     return View(
         resolved=resolved,
         observed=observed,
         groups=tuple(group for group in groups if not group.is_leaving),
-        tokenizers=found[0] if found and resolved.tokenizer else None,
+        tokenizers=observed.deployment(tokenizer_name(resolved)) if resolved.tokenizer else None,
         plan=plan,
         now=now,
     )
