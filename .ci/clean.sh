@@ -8,9 +8,18 @@ for record in "$cache"/cells/*.lock; do
     [[ -e "$record" ]] || continue
     name=$(basename "$record" .lock)
     echo "clean: ending cluster $name"
+    ended=""
     for python in .venv/bin/python python3.11 python3.12 python3.13 python3; do
-        "$python" -m tests.devcluster down --name "$name" && break
+        command -v "$python" >/dev/null || continue
+        if "$python" -m tests.devcluster down --name "$name"; then
+            ended=yes
+            break
+        fi
     done
+    if [[ -z "$ended" ]]; then
+        echo "clean: cluster $name could not be ended, so nothing was removed: see above" >&2
+        exit 1
+    fi
 done
 # What a killed build left mounted would otherwise keep its folder.
 awk -v below="$cache/" 'index($2, below) == 1 {print $2}' /proc/self/mounts | sort -r |
