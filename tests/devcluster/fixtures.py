@@ -4,6 +4,7 @@ On failure everything known about the cluster is kept in a folder under out/, na
 Not here: what a cluster is (cluster.py).
 """
 
+import hashlib
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -47,7 +48,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of this test alone; its removal afterwards is started, not awaited."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:50].strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    # Long names of parametrised tests differ only after the cut.
+    name = f"{words}-{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:6]}"
     cluster.kubectl("create", "namespace", name)
     yield name
     if request.node.stash.get(_failed, False):

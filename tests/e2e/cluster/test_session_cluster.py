@@ -1,5 +1,6 @@
 """The local cluster in use: pods, Services, DNS, images, GPUs, audit, node loss, fake nodes."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -124,17 +125,20 @@ def test_a_pod_has_no_way_out(cluster: Cluster, namespace: str) -> None:
 def test_no_process_of_the_cell_has_a_way_out(cluster: Cluster, namespace: str) -> None:
     serve(cluster, namespace, replicas=2)
     groups = cgroups.tracking() / cgroups.group(user_folders().cell(cluster.name).key).lstrip("/")
-    networks = {}
+    networks, kept = {}, contextlib.ExitStack()
     for pid in cgroups.pids_below(groups):
-        networks[os.readlink(f"/proc/{pid}/ns/net")] = pid
+        # Pods of tests before may be ending: an open file keeps their network to look at.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            file = kept.enter_context(Path(f"/proc/{pid}/ns/net").open())
+            networks[os.readlink(f"/proc/self/fd/{file.fileno()}")] = (pid, file.fileno())
     assert len(networks) >= 3, "the cell and two pods"
     outside = os.readlink("/proc/self/ns/net")
     # The program that waits for the cell's first process is outside by nature; it only waits.
     waiting = networks.pop(outside, None)
     if waiting is not None:
-        assert Path(f"/proc/{waiting}/comm").read_text().strip() == "unshare"
-    for pid in networks.values():
-        inside = ["nsenter", f"--net=/proc/{pid}/ns/net"]
+        assert Path(f"/proc/{waiting[0]}/comm").read_text().strip() == "unshare"
+    for _, file_number in networks.values():
+        inside = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{file_number}"]
         for family in ("-4", "-6"):
             command = [*inside, "ip", family, "route", "show", "default"]
             assert subprocess.check_output(command, text=True) == ""
@@ -142,6 +146,7 @@ def test_no_process_of_the_cell_has_a_way_out(cluster: Cluster, namespace: str) 
             [*inside, "ip", "route", "get", OUTSIDE], capture_output=True, text=True, check=False
         )
         assert "Network is unreachable" in asked.stderr
+    kept.close()
     links = json.loads(subprocess.check_output(cluster.inside_command("ip", "-j", "link")))
     own = {link["ifname"] for link in links if not link["ifname"].startswith("veth")}
     assert own == {"lo", "mizzen0"}
