@@ -129,8 +129,9 @@ def test_no_process_of_the_cell_has_a_way_out(cluster: Cluster, namespace: str) 
     for pid in cgroups.pids_below(groups):
         # Pods of tests before may be ending: an open file keeps their network to look at.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            file = kept.enter_context(Path(f"/proc/{pid}/ns/net").open())
-            networks[os.readlink(f"/proc/self/fd/{file.fileno()}")] = (pid, file.fileno())
+            file_number = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+            kept.callback(os.close, file_number)
+            networks[os.readlink(f"/proc/self/fd/{file_number}")] = (pid, file_number)
     assert len(networks) >= 3, "the cell and two pods"
     outside = os.readlink("/proc/self/ns/net")
     # The program that waits for the cell's first process is outside by nature; it only waits.
