@@ -55,15 +55,18 @@ class FrontEngine:
         """Raise ``UnknownModelError`` for a model that is not served here."""
         if name != self.served_name:
             msg = f"model {name!r} is not served here; this server serves {self.served_name!r}"
-            raise UnknownModelError(
-                msg,
-                field="model",
-            )
+            raise UnknownModelError(msg, field="model")
 
     def output_limit(
-        self, prompt_ids: tuple[TokenId, ...], asked: int | None, *, field: str, default: int | None
+        self,
+        prompt_ids: tuple[TokenId, ...],
+        asked: int | None,
+        *,
+        field: str,
+        prompt_field: str,
+        default: int | None,
     ) -> int:
-        """Decide how many tokens may follow a prompt.
+        """Decide how many tokens may follow a prompt; the fields are what the client calls them.
 
         Raises ``PromptTooLongError`` when prompt and output do not fit, ``UnavailableError`` while
         no worker has said how much fits.
@@ -71,14 +74,11 @@ class FrontEngine:
         capacity = self.manager.workers.capacity()
         if capacity is None:
             msg = "no worker takes requests at the moment"
-            raise UnavailableError(
-                msg,
-                retry_after_s=self.limits.retry_after_s,
-            )
+            raise UnavailableError(msg, retry_after_s=self.limits.retry_after_s)
         num_prompt = len(prompt_ids)
         if num_prompt == 0:
             msg = "the prompt has no tokens; give some text"
-            raise RequestError(msg, field="prompt")
+            raise RequestError(msg, field=prompt_field)
         limit = min(capacity.context_length, capacity.kv_tokens)
         room = limit - num_prompt
         if room < 1:
@@ -86,10 +86,7 @@ class FrontEngine:
                 f"the prompt has {num_prompt} tokens and this server's limit is {limit} for prompt "
                 "and output together; shorten the prompt"
             )
-            raise PromptTooLongError(
-                msg,
-                field="messages" if field.startswith("max_c") else None,
-            )
+            raise PromptTooLongError(msg, field=prompt_field)
         if asked is None:
             return room if default is None else min(default, room)
         if asked > room:
@@ -97,8 +94,5 @@ class FrontEngine:
                 f"{field} is {asked}, and with the prompt's {num_prompt} tokens that is more than "
                 f"this server's limit of {limit}; ask for at most {room}"
             )
-            raise PromptTooLongError(
-                msg,
-                field=field,
-            )
+            raise PromptTooLongError(msg, field=field)
         return asked

@@ -17,7 +17,7 @@ from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.generation import Generation, IndexedOutput
 from mizzen_worker.http_api.schemas import GenerateRequest, NativeSampling
 from mizzen_worker.http_api.sse import KEEP_ALIVE, event, stream_answer, unless_disconnected
-from mizzen_worker.http_api.validation import refuse_unserved
+from mizzen_worker.http_api.validation import at_most, refuse_unserved
 from mizzen_worker.tokenizer.request_state import FinalOutput, GenerateInput
 
 _DEFAULT_NEW_TOKENS = 128
@@ -164,12 +164,16 @@ def _input(
 ) -> GenerateInput:
     field = "sampling_params.max_new_tokens"
     limit = engine.output_limit(
-        prompt_ids, given.max_new_tokens, field=field, default=_DEFAULT_NEW_TOKENS
+        prompt_ids,
+        given.max_new_tokens,
+        field=field,
+        prompt_field="input_ids" if body.text is None else "text",
+        default=_DEFAULT_NEW_TOKENS,
     )
-    stop_field = "sampling_params.stop_token_ids"
+    min_field, stop_field = "sampling_params.min_new_tokens", "sampling_params.stop_token_ids"
     sampling = SamplingParams(
         max_new_tokens=limit,
-        min_new_tokens=min(limit, given.min_new_tokens or 0),
+        min_new_tokens=at_most(given.min_new_tokens, limit, field=min_field, limit_field=field),
         seed=engine.seed_of(given.sampling_seed),
         temperature=1.0 if given.temperature is None else given.temperature,
         top_p=1.0 if given.top_p is None else given.top_p,

@@ -22,7 +22,7 @@ from mizzen_worker.http_api.openai_bodies import (
 )
 from mizzen_worker.http_api.schemas import ChatMessage, ChatRequest, CompletionRequest
 from mizzen_worker.http_api.sse import KEEP_ALIVE, event, stream_answer, unless_disconnected
-from mizzen_worker.http_api.validation import refuse_unserved
+from mizzen_worker.http_api.validation import at_most, refuse_unserved
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
 _COMPLETION_DEFAULT_TOKENS = 16
@@ -219,10 +219,13 @@ def _input(
     field: str,
     default: int | None,
 ) -> GenerateInput:
-    limit = engine.output_limit(prompt_ids, asked, field=field, default=default)
+    prompt_field = "messages" if isinstance(body, ChatRequest) else "prompt"
+    limit = engine.output_limit(
+        prompt_ids, asked, field=field, prompt_field=prompt_field, default=default
+    )
     sampling = SamplingParams(
         max_new_tokens=limit,
-        min_new_tokens=_at_most(body.min_tokens, limit, "min_tokens", field),
+        min_new_tokens=at_most(body.min_tokens, limit, field="min_tokens", limit_field=field),
         seed=engine.seed_of(body.seed),
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -241,16 +244,3 @@ def _input(
         priority=body.priority or 0,
         cache_salt=body.cache_salt or "",
     )
-
-
-def _at_most(value: int | None, limit: int, name: str, limit_name: str) -> int:
-    if value is not None and value > limit:
-        msg = (
-            f"{name} is {value}, more than the {limit} tokens that {limit_name} and the context "
-            "allow; lower it"
-        )
-        raise RequestError(
-            msg,
-            field=name,
-        )
-    return value or 0

@@ -80,6 +80,17 @@ def refuse_unserved(body: Mapping[str, Any], *, prefix: str = "") -> None:
         )
 
 
+def at_most(value: int | None, limit: int, *, field: str, limit_field: str) -> int:
+    """Give a least number of tokens, 0 when absent; raises ``RequestError`` above the limit."""
+    if value is not None and value > limit:
+        msg = (
+            f"{field} is {value}, more than the {limit} tokens that {limit_field} and the context "
+            "allow; lower it"
+        )
+        raise RequestError(msg, field=field)
+    return value or 0
+
+
 def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """Make the error for a body that pydantic refused; the first finding is told."""
     first = _most_telling(errors)
