@@ -6,6 +6,7 @@ without a restart. Key files hold Z85 text of 40 characters, one key a line; ``c
 the current and the next key.
 """
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ from mizzen_worker.contracts.operator_names import (
 
 if TYPE_CHECKING:
     import zmq
+
+logger = logging.getLogger(__name__)
 
 _Z85_KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -91,7 +94,8 @@ class AllowList:
         """Tell whether a public key (Z85) may connect; the name is pyzmq's."""
         try:
             return key in read_keys(self._allowed_file)
-        except ConfigError:
+        except ConfigError as error:
+            logger.warning("no client can be let in", extra={"reason": str(error)})
             return False
 
 

@@ -77,20 +77,11 @@ class ChatTemplate:
         }
         try:
             return self._template.render(variables)
-        except _TemplateRefusalError as error:
-            index = self._refused_message(messages, variables)
-            msg = f"messages[{index}]: the model's chat template refuses it: {error}"
-            raise RequestError(
-                msg,
-                field=f"messages[{index}]",
-            ) from error
         except _TEMPLATE_FAULTS as error:
-            index = self._refused_message(messages, variables)
-            msg = f"messages[{index}]: the model's chat template cannot show it: {error}"
-            raise RequestError(
-                msg,
-                field=f"messages[{index}]",
-            ) from error
+            field = f"messages[{self._refused_message(messages, variables)}]"
+            verb = "refuses" if isinstance(error, _TemplateRefusalError) else "cannot show"
+            msg = f"{field}: the model's chat template {verb} it: {error}"
+            raise RequestError(msg, field=field) from error
 
     def _refused_message(self, messages: Sequence[Message], variables: dict[str, Any]) -> int:
         """Find a message without which the ones before it render; renders log(messages) times."""

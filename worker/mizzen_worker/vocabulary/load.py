@@ -7,18 +7,17 @@ where the folder is writable. Imports no torch and no transformers.
 
 import contextlib
 import hashlib
-import json
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.vocabulary.gguf_metadata import MetadataValue, read_gguf_metadata
 from mizzen_worker.vocabulary.gguf_tokenizer import strings, tokenizer_from_gguf
+from mizzen_worker.vocabulary.json_file import read_json_object
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -133,7 +132,7 @@ def _from_folder(folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     file = folder / "tokenizer_config.json"
     if file.exists():
-        config = _read_json(file)
+        config = read_json_object(file)
         for name in ("bos_token", "eos_token"):
             token = config.get(name)
             if isinstance(token, dict):
@@ -150,15 +149,3 @@ def _from_folder(folder: Path) -> dict[str, str]:
     if template_file.exists():
         found["chat_template"] = template_file.read_text(encoding="utf-8")
     return found
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        msg = f"{file}: cannot be read: {error}"
-        raise ModelLoadError(msg) from error
-    if not isinstance(content, dict):
-        msg = f"{file}: is no JSON object"
-        raise ModelLoadError(msg)
-    return content

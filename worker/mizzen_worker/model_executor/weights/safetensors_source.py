@@ -4,7 +4,6 @@ One ``model.safetensors`` or the files of ``model.safetensors.index.json``. Runs
 folder.
 """
 
-import json
 from pathlib import Path
 
 import torch
@@ -16,24 +15,10 @@ from mizzen_worker.layers.rotary import Llama3Scaling, RotaryConfig
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.vocabulary.json_file import read_json_object
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-
-JsonObject = dict[str, object]
-
-
-def read_json(path: Path) -> JsonObject:
-    """A JSON object from a file; raises ``ModelLoadError``."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"{path}: not a readable JSON file ({error}); download the model again"
-        raise ModelLoadError(message) from error
-    if not isinstance(found, dict):
-        message = f"{path}: holds a {type(found).__name__}, a JSON object is needed"
-        raise ModelLoadError(message)
-    return found
 
 
 class HfConfig:
@@ -41,7 +26,7 @@ class HfConfig:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._values = read_json(path)
+        self._values = read_json_object(path)
 
     def value(self, key: str) -> object | None:
         """The value, None when absent or null."""
@@ -63,9 +48,9 @@ class HfConfig:
         return float(found) if isinstance(found, int | float) else default
 
 
-def _rope_parameters(config: HfConfig) -> JsonObject:
+def _rope_parameters(config: HfConfig) -> dict[str, object]:
     """Rotary settings in the older (``rope_scaling``) or newer (``rope_parameters``) place."""
-    merged: JsonObject = {"rope_theta": config.number("rope_theta", 10000.0)}
+    merged: dict[str, object] = {"rope_theta": config.number("rope_theta", 10000.0)}
     for key in ("rope_scaling", "rope_parameters"):
         found = config.value(key)
         if isinstance(found, dict):
@@ -103,7 +88,7 @@ def _eos_token_ids(folder: Path, config: HfConfig) -> tuple[TokenId, ...]:
     """Of ``generation_config.json`` (which chat models extend) before ``config.json``."""
     generation_path = folder / "generation_config.json"
     if generation_path.exists():
-        found = _token_ids(read_json(generation_path).get("eos_token_id"))
+        found = _token_ids(read_json_object(generation_path).get("eos_token_id"))
         if found:
             return found
     return _token_ids(config.value("eos_token_id"))
@@ -129,7 +114,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder, sorted; raises ``ModelLoadError`` when there are none."""
     index_path = folder / INDEX_FILE
     if index_path.exists():
-        weight_map = read_json(index_path).get("weight_map")
+        weight_map = read_json_object(index_path).get("weight_map")
         if not isinstance(weight_map, dict):
             message = f"{index_path}: weight_map is missing; download the model again"
             raise ModelLoadError(message)
