@@ -17,6 +17,7 @@ from tests.worker.byte_vocabulary import EOS_ID, VOCAB_SIZE, byte_vocabulary
 from tests.worker.fake_runner import FakeRunner, expected_output
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import ModelIdentity
 from mizzen_worker.contracts.request import SamplingParams
@@ -27,7 +28,7 @@ from mizzen_worker.ipc.connection import ConnectionTiming, WorkerConnection
 from mizzen_worker.ipc.memory_channel import MemoryHub
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.observability.recorder import Recorder
-from mizzen_worker.scheduler.control import Drain, DrainMode
+from mizzen_worker.scheduler.control import Drain
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.tokenizer.chat_template import ChatTemplate

@@ -27,6 +27,7 @@ from mizzen_worker.config.groups import (
 )
 from mizzen_worker.config.options import Role
 from mizzen_worker.config.resolve import Configuration
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import FLAG_ADMIN_PORT
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
@@ -273,5 +274,6 @@ class _Signals:
             self.stopped.set()
 
     async def _drain(self) -> None:
-        await self._supervisor.drain(self._admin.drain_mode, self._admin.drain_deadline_s)
+        mode = DrainMode(self._admin.drain_mode)
+        await self._supervisor.drain(mode, self._admin.drain_deadline_s)
         self.stopped.set()

@@ -13,6 +13,7 @@ from mizzen_worker.config.completion import SHELLS, completion_script
 from mizzen_worker.config.env import process_environment, read_pod_environment
 from mizzen_worker.config.options import Role
 from mizzen_worker.config.resolve import Configuration
+from mizzen_worker.contracts.drain import DRAIN_MODES
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.contracts.operator_names import PATH_DRAIN, PORT_ADMIN
 
@@ -56,7 +57,7 @@ def drain(arguments: Sequence[str]) -> int:
         prog="mizzen drain",
         description="Refuse new work, hand live requests back or finish them, and wait for that.",
     )
-    parser.add_argument("--mode", choices=["handback", "finish"], default="handback")
+    parser.add_argument("--mode", choices=DRAIN_MODES, default=DRAIN_MODES[0])
     parser.add_argument("--deadline-s", type=float, default=25.0, metavar="SECONDS")
     parser.add_argument("--admin-port", type=int, default=PORT_ADMIN, metavar="PORT")
     parser.add_argument("--admin-host", default="127.0.0.1", metavar="HOST")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from tests.worker.front_stack import Stack
 
-from mizzen_worker.scheduler.control import DrainMode
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 
 SAMPLING = {"max_new_tokens": 120, "temperature": 0, "ignore_eos": True}

@@ -3,6 +3,7 @@
 import pytest
 from tests.worker.scheduler.harness import IDENTITY, OTHER_PEER, PEER, Harness, make_submit
 
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.messages import (
     Control,
     ControlVerb,
@@ -12,7 +13,7 @@ from mizzen_worker.contracts.messages import (
     Reply,
 )
 from mizzen_worker.contracts.request import FinishKind
-from mizzen_worker.scheduler.control import Drain, DrainMode
+from mizzen_worker.scheduler.control import Drain
 
 
 def _control(harness: Harness, verb: ControlVerb, **arguments: str) -> Reply:

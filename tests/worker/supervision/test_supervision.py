@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.admin import admin_app
 from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
@@ -68,7 +69,7 @@ def test_health_table(
 @dataclass
 class _Pod:
     reason: str | None = None
-    drains: list[tuple[str, float]] = field(default_factory=list)
+    drains: list[tuple[DrainMode, float]] = field(default_factory=list)
 
     def health(self) -> PodHealth:
         return PodHealth(why_not_live=None, why_not_ready=self.reason, why_not_started=self.reason)
@@ -76,7 +77,7 @@ class _Pod:
     def metrics(self) -> str:
         return "mizzen_x 1\n"
 
-    async def drain(self, mode: str, deadline_s: float) -> None:
+    async def drain(self, mode: DrainMode, deadline_s: float) -> None:
         self.drains.append((mode, deadline_s))
 
 
@@ -106,9 +107,9 @@ def test_admin_port(method: str, path: str, status: int, text: str) -> None:
         assert answer.status_code == status
         assert text in answer.text
         if "finish" in path:
-            assert pod.drains == [("finish", 3.0)]
+            assert pod.drains == [(DrainMode.FINISH, 3.0)]
         elif status == 200 and path == "/drain":
-            assert pod.drains == [("handback", 7.0)]
+            assert pod.drains == [(DrainMode.HANDBACK, 7.0)]
         else:
             assert pod.drains == []
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.worker.supervision.child_of_three_lives import Lives
 
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.child import ChildSpec
 from mizzen_worker.supervision.supervisor import DrainPlan, Supervisor
@@ -42,7 +43,7 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
         seen = asyncio.create_task(_until(lives_ready, 3))
         await asyncio.wait({running, seen}, return_when=asyncio.FIRST_COMPLETED)
         assert supervisor.failure is None
-        await supervisor.drain("finish", 20)
+        await supervisor.drain(DrainMode.FINISH, 20)
         await running
         assert 'restarts_total{process="child"} 2.0' in supervisor.metrics()
 

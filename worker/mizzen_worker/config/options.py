@@ -19,6 +19,7 @@ from mizzen_worker.config.groups import (
 )
 from mizzen_worker.config.parse import Parser
 from mizzen_worker.contracts import operator_names as names
+from mizzen_worker.contracts.drain import DRAIN_MODES
 
 
 class Role(enum.Enum):
@@ -134,7 +135,7 @@ OPTIONS: tuple[Option, ...] = (
         "admin port; 0 takes any free one", metavar="PORT",
     ),
     _choice(
-        names.FLAG_DRAIN_MODE, AdminOptions, ("handback", "finish"),
+        names.FLAG_DRAIN_MODE, AdminOptions, DRAIN_MODES,
         "on SIGTERM: hand live requests back to their tokenizers, or finish them", _ALL,
     ),
     _option(

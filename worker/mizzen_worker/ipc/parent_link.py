@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.errors import WireError
 
 MAX_PACKET_BYTES = 128 * 1024
@@ -40,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     """To a child: take no new work; end what is there, then exit with 0."""
 
-    mode: str
+    mode: DrainMode
     deadline_s: float
 
 

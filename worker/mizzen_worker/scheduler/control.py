@@ -1,22 +1,13 @@
 """Owns how a worker drains and what it says about itself; owns no request."""
 
-import enum
 from dataclasses import dataclass
 
 import msgspec
 
+from mizzen_worker.contracts.drain import DRAIN_MODES, DrainMode
 from mizzen_worker.contracts.messages import Control, Reply
 from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.settings import SchedulerSettings
-
-
-class DrainMode(enum.Enum):
-    """What becomes of live requests."""
-
-    HANDBACK = "handback"
-    """They go back at once, to continue elsewhere."""
-    FINISH = "finish"
-    """They run to their end, or to the deadline and then go back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +24,8 @@ def parse_drain(arguments: dict[str, str], now: float) -> Drain | str:
     if unknown:
         return f"drain: unknown argument {unknown[0]!r}; use mode and deadline_s"
     mode = arguments.get("mode", DrainMode.HANDBACK.value)
-    if mode not in {known.value for known in DrainMode}:
-        return f"mode: {mode!r} is not known; use handback or finish"
+    if mode not in DRAIN_MODES:
+        return f"mode: {mode!r} is not known; use {' or '.join(DRAIN_MODES)}"
     text = arguments.get("deadline_s")
     if text is None:
         return Drain(mode=DrainMode(mode), deadline=None)

@@ -27,7 +27,7 @@ from mizzen_worker.model_executor.factory import (
 )
 from mizzen_worker.observability import metric_names
 from mizzen_worker.observability.recorder import LastTotals, Recorder
-from mizzen_worker.scheduler.control import Drain, DrainMode
+from mizzen_worker.scheduler.control import Drain
 from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.rank_settings import RankSettings
@@ -194,7 +194,7 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
 
 
 def _drain_of(wish: DrainWish) -> Drain:
-    return Drain(mode=DrainMode(wish.mode), deadline=time.monotonic() + wish.deadline_s)
+    return Drain(mode=wish.mode, deadline=time.monotonic() + wish.deadline_s)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from mizzen_worker.cache.page_key import Namespace
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.ids import PeerId
 from mizzen_worker.contracts.messages import (
     WIRE_VERSION,
@@ -27,7 +28,7 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.contracts.request import FinishKind, FinishReason, Usage
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.scheduler import control
-from mizzen_worker.scheduler.control import Drain, DrainMode
+from mizzen_worker.scheduler.control import Drain
 from mizzen_worker.scheduler.ending import Ending
 from mizzen_worker.scheduler.intake import max_request_tokens, refusal
 from mizzen_worker.scheduler.req import Req

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
+from mizzen_worker.contracts.drain import DRAIN_MODES, DrainMode
 from mizzen_worker.contracts.operator_names import (
     PATH_DRAIN,
     PATH_LIVE,
@@ -17,7 +18,6 @@ from mizzen_worker.contracts.operator_names import (
 )
 from mizzen_worker.supervision.health import PodHealth
 
-DRAIN_MODES = ("handback", "finish")
 _MAX_DEADLINE_S = 86_400.0
 
 Message = MutableMapping[str, Any]
@@ -37,7 +37,7 @@ class Pod(Protocol):
         """Give every process's metrics."""
         ...
 
-    async def drain(self, mode: str, deadline_s: float) -> None:
+    async def drain(self, mode: DrainMode, deadline_s: float) -> None:
         """Drain and return when it is over."""
         ...
 
@@ -92,9 +92,9 @@ def _probe(health: PodHealth, path: str) -> tuple[int, str]:
 
 async def _drain(pod: Pod, query: bytes, default_deadline_s: float) -> tuple[int, str]:
     given = parse_qs(query.decode("latin-1"))
-    mode = given.get("mode", ["handback"])[-1]
+    mode = given.get("mode", [DRAIN_MODES[0]])[-1]
     if mode not in DRAIN_MODES:
-        return 400, f"mode is {mode!r}; it must be handback or finish\n"
+        return 400, f"mode is {mode!r}; it must be {' or '.join(DRAIN_MODES)}\n"
     text = given.get("deadline_s", [str(default_deadline_s)])[-1]
     try:
         deadline_s = float(text)
@@ -102,5 +102,5 @@ async def _drain(pod: Pod, query: bytes, default_deadline_s: float) -> tuple[int
         deadline_s = -1.0
     if not 0 <= deadline_s <= _MAX_DEADLINE_S:
         return 400, f"deadline_s is {text!r}; it must be a number of seconds up to a day\n"
-    await pod.drain(mode, deadline_s)
+    await pod.drain(DrainMode(mode), deadline_s)
     return 200, "drained\n"

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.ipc.parent_link import Drain, Report
 from mizzen_worker.observability.metric_names import PROCESS_RESTARTS, PROCESS_UP
 from mizzen_worker.observability.recorder import Recorder
@@ -109,13 +110,13 @@ class Supervisor:
         texts = [child.metrics for child in self._children.values()]
         return "".join([self._recorder.text(), *texts])
 
-    async def drain(self, mode: str, deadline_s: float) -> None:
+    async def drain(self, mode: DrainMode, deadline_s: float) -> None:
         """See ``Pod``. A second call waits for the first."""
         if self._is_draining:
             await self._drained.wait()
             return
         self._is_draining = True
-        logger.info("draining", extra={"mode": mode, "deadline_s": deadline_s})
+        logger.info("draining", extra={"mode": mode.value, "deadline_s": deadline_s})
         ends_at_s = self._clock() + deadline_s
         for stage in self._plan.stages:
             left_s = max(0.0, ends_at_s - self._clock())
@@ -129,7 +130,7 @@ class Supervisor:
         logger.info("drained")
         self._drained.set()
 
-    async def _drain_one(self, child: Child, mode: str, left_s: float) -> None:
+    async def _drain_one(self, child: Child, mode: DrainMode, left_s: float) -> None:
         if not child.is_running:
             return
         child.drain(Drain(mode=mode, deadline_s=left_s))
