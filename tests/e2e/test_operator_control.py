@@ -306,6 +306,18 @@ def test_a_standby_takes_over_at_once_when_the_leader_ends_gracefully(
         standby.end()
 
 
+def test_ended_before_its_reconciles_are_it_hands_nothing_over(
+    installed: Cluster, operator: OperatorProcess
+) -> None:
+    """A write may still be under way then; the time-out of 0 leaves reconciles no time to end."""
+    operator.settings = {**operator.settings, "STOP_SECONDS": "0"}
+    operator.start()
+    operator.wait_until_synced()
+    assert operator.stop() == 0
+    lease = get(installed, "lease", "mizzen-operator", "-n", SYSTEM)
+    assert lease["spec"]["holderIdentity"] == operator.identity
+
+
 def test_started_before_the_definition_it_waits_and_says_so(
     installed: Cluster, namespace: str, operator: OperatorProcess
 ) -> None:
