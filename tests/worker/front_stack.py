@@ -10,6 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -21,6 +22,7 @@ from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import ModelIdentity
 from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
@@ -35,11 +37,26 @@ from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
-from mizzen_worker.tokenizer.text_channel import DirectTextChannel
+from mizzen_worker.tokenizer.text_channel import TextListener
 from mizzen_worker.tokenizer.workers import Workers
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 MODEL = "tiny"
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectTextChannel:
+    """Texts made by a function of this process; answers arrive in the next turn of the loop."""
+
+    take: Callable[[ToDetokenizer], FromDetokenizer | None]
+    listener: TextListener | None = None
+
+    def send(self, message: ToDetokenizer) -> bool:
+        """See ``TextChannel``."""
+        answer = self.take(message)
+        if answer is not None and self.listener is not None:
+            asyncio.get_running_loop().call_soon(self.listener.on_text, answer)
+        return True
 
 
 class Stack:

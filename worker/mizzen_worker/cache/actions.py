@@ -5,10 +5,7 @@ Every action is returned once and must be executed once.
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Int32Array = npt.NDArray[np.int32]
+from mizzen_worker.contracts.batch import Int32Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ The only holder of both: it runs the tree's actions on the allocator, each exact
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.actions import Action
 from mizzen_worker.cache.check import check
@@ -19,8 +18,6 @@ from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Tick
 from mizzen_worker.memory.allocator import PageAllocator
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class UnifiedRadixCache:

@@ -8,11 +8,9 @@ Invariants: num_tree <= num_pages; num_synced <= num_pages; a closed lease has n
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.results import LockReceipt
-
-Int32Array = npt.NDArray[np.int32]
+from mizzen_worker.contracts.batch import Int32Array
 
 
 class KvLease:

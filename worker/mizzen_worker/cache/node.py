@@ -6,12 +6,8 @@ gives the upper half a new id and leaves the lower half its own, so an id always
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
+from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.ids import NodeId, Tick
-
-Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,8 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int32Array = npt.NDArray[np.int32]
+from mizzen_worker.contracts.batch import Int32Array
 
 TOKEN_BYTES = 4
 _LITTLE_INT32 = np.dtype("<i4")

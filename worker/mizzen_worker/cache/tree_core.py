@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.actions import Action, Free
 from mizzen_worker.cache.components.base import Component, Span
@@ -23,10 +22,9 @@ from mizzen_worker.cache.eviction_order import EvictionOrder, Rank, least_recent
 from mizzen_worker.cache.node import Node, NodeView
 from mizzen_worker.cache.page_key import TOKEN_BYTES, PageKey, common_pages
 from mizzen_worker.cache.results import Evicted, Inserted, LockReceipt, Match
+from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import NodeId, Tick
-
-Int32Array = npt.NDArray[np.int32]
 
 ROOT = NodeId(0)
 

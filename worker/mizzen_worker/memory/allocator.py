@@ -7,9 +7,8 @@ before it changed anything. Free pages are a numpy stack, so taking and giving b
 import numpy as np
 import numpy.typing as npt
 
+from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.errors import InvariantError
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class PageAllocator:

@@ -6,13 +6,10 @@ a row changes through ``write`` only, so mirror and device cannot drift apart un
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from mizzen_worker.contracts.batch import PageWrite
+from mizzen_worker.contracts.batch import Int32Array, PageWrite
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class RequestTable:

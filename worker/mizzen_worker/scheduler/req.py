@@ -13,16 +13,14 @@ through ``move`` only; ``order`` is given once, so a retracted request keeps its
 import enum
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey, page_key
+from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Generation, PeerId, RequestId, SlotIndex, TokenId
 from mizzen_worker.contracts.messages import Submit
 from mizzen_worker.contracts.request import SamplingParams, Usage
-
-Int32Array = npt.NDArray[np.int32]
 
 
 class ReqState(enum.Enum):

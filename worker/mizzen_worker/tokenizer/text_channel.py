@@ -1,4 +1,4 @@
-"""Owns the TokenizerManager's way to a detokenizer: in this process, or over ZMQ to its own.
+"""Owns the TokenizerManager's way to the detokenizer process.
 
 Owns no texts. A lost detokenizer is reported once and connected to again; the manager then opens
 and feeds every live text anew.
@@ -6,8 +6,6 @@ and feeds every live text anew.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from mizzen_worker.contracts.errors import WireError
@@ -38,21 +36,6 @@ class TextChannel(Protocol):
     def send(self, message: ToDetokenizer) -> bool:
         """Queue a message; False when nobody can take it now."""
         ...
-
-
-@dataclass(slots=True, kw_only=True)
-class DirectTextChannel:
-    """Texts made by a function of this process; answers arrive in the next turn of the loop."""
-
-    take: Callable[[ToDetokenizer], FromDetokenizer | None]
-    listener: TextListener | None = None
-
-    def send(self, message: ToDetokenizer) -> bool:
-        """See ``TextChannel``."""
-        answer = self.take(message)
-        if answer is not None and self.listener is not None:
-            asyncio.get_running_loop().call_soon(self.listener.on_text, answer)
-        return True
 
 
 class LinkTextChannel:

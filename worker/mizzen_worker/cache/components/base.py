@@ -9,10 +9,7 @@ eviction removes the node. All hooks are pure.
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-Int32Array = npt.NDArray[np.int32]
+from mizzen_worker.contracts.batch import Int32Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

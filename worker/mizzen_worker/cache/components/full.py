@@ -5,11 +5,9 @@ path to the root.
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.components.base import Merged, Span
-
-Int32Array = npt.NDArray[np.int32]
+from mizzen_worker.contracts.batch import Int32Array
 
 _NONE: Int32Array = np.empty(0, dtype=np.int32)
 _NONE.setflags(write=False)
