@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 
 from mizzen_worker.contracts.errors import (
-    InterruptedRequestError,
     OverloadedError,
     RequestError,
     UnavailableError,
@@ -37,7 +36,7 @@ from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.text_messages import FromDetokenizer, TextChunk
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
-from mizzen_worker.tokenizer.refusals import refusal_of
+from mizzen_worker.tokenizer.refusals import interruption_of, refusal_of
 from mizzen_worker.tokenizer.request_metrics import RequestMetrics
 from mizzen_worker.tokenizer.request_state import (
     FinalOutput,
@@ -158,6 +157,7 @@ class TokenizerManager:
         for state in [state for state in self._states.values() if state.worker == address]:
             if state.phase is Phase.RUNNING:
                 state.move(Phase.WAITING, now_s)
+                state.num_lost += 1
                 state.tried.clear()
                 logger.info(
                     "request waits for another worker",
@@ -200,6 +200,7 @@ class TokenizerManager:
         if fresh:
             self._metrics.note_tokens(state, len(fresh), self._clock())
             state.output_ids.extend(fresh)
+            state.num_lost = 0
             state.tried.clear()
             self._texts.feed(state)
 
@@ -224,6 +225,7 @@ class TokenizerManager:
         self._note_departure(state)
         state.move(Phase.WAITING, self._clock())
         state.tried.add(address)
+        state.num_lost += message.cause is HandBackCause.RESTARTING
         has_begun = bool(state.output_ids) or state.generation > 0
         if self._dispatch(state) or has_begun or message.cause is HandBackCause.RESTARTING:
             return
@@ -233,7 +235,7 @@ class TokenizerManager:
 
     def _dispatch(self, state: RequestState) -> bool:
         excluded = set(state.tried)
-        while True:
+        while state.num_lost < self._settings.max_lost_workers:
             address = choose_worker(
                 self._workers.views(),
                 key=state.key,
@@ -245,6 +247,7 @@ class TokenizerManager:
             if self._submit_to(address, state):
                 return True
             excluded.add(address)
+        return False
 
     def _submit_to(self, address: str, state: RequestState) -> bool:
         wanted = state.wanted
@@ -280,17 +283,10 @@ class TokenizerManager:
             if finish is not None:
                 state.worker_finish = finish
                 self._begin_ending(state)
-            elif not self._dispatch(state) and (
-                now_s - state.phase_since_s > self._settings.resume_timeout_s
-            ):
-                waited_s = self._settings.resume_timeout_s
-                self._fail(
-                    state,
-                    InterruptedRequestError(
-                        f"the worker was lost and no equal one came within {waited_s:.0f} s; send "
-                        "the request again"
-                    ),
-                )
+            elif not self._dispatch(state):
+                error = interruption_of(state, self._settings, now_s=now_s)
+                if error is not None:
+                    self._fail(state, error)
 
     def _stop_worker(self, state: RequestState) -> None:
         if state.worker is not None:

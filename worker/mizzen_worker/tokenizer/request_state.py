@@ -82,6 +82,8 @@ class RequestState:
     worker: str | None = None
     resume_identity: str | None = None
     tried: set[str] = field(default_factory=set)
+    num_lost: int = 0
+    """Workers that died under it since its last new token."""
     phase_since_s: float = 0.0
     output_ids: list[TokenId] = field(default_factory=list)
     cached_tokens: int = 0
