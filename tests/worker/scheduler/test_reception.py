@@ -1,5 +1,8 @@
 """Attach, heartbeats and control verbs."""
 
+from typing import Any
+
+import msgspec
 import pytest
 from tests.worker.scheduler.harness import IDENTITY, OTHER_PEER, PEER, Harness, make_submit
 
@@ -33,6 +36,53 @@ def test_attach_is_answered_by_hello() -> None:
     assert hello.capacity.kv_tokens == 40
     assert hello.capacity.context_length == 32
     assert (hello.capacity.max_running_requests, hello.capacity.max_queued_requests) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"top_k": 2**63}, "top_k: 9223372036854775808; give a number from 0 to"),
+        ({"top_k": -1}, "top_k: -1"),
+        ({"max_new_tokens": 2**63}, "max_new_tokens: 9223372036854775808"),
+        ({"min_new_tokens": 2**64 - 1}, "min_new_tokens: 18446744073709551615"),
+        ({"temperature": float("nan")}, "temperature: nan"),
+        ({"temperature": float("inf")}, "temperature: inf"),
+        ({"temperature": 1e308}, "temperature: 1e+308"),
+        ({"temperature": -1.0}, "temperature: -1.0"),
+        ({"top_p": float("nan")}, "top_p: nan"),
+        ({"min_p": 1.5}, "min_p: 1.5"),
+        ({"stop_token_ids": (61,)}, "stop_token_ids: token 61 is outside"),
+        ({"stop_token_ids": (1,) * 257}, "stop_token_ids: 257 are given; give at most 256"),
+    ],
+)
+def test_a_wrong_number_ends_its_request_alone(wrong: dict[str, Any], words: str) -> None:
+    harness = Harness()
+    bad = harness.submit(make_submit("bad", [1, 2], **wrong))
+    good = harness.submit(make_submit("good", [1, 2], ignore_eos=True, max_new_tokens=5))
+    for _ in range(8):
+        harness.step()
+    assert bad.finished.reason.kind is FinishKind.ERROR
+    assert words in str(bad.finished.reason.message)
+    assert good.finished.reason.kind is FinishKind.LENGTH
+
+
+@pytest.mark.parametrize("field", ["prompt_ids", "generated_ids"])
+@pytest.mark.parametrize("token", [-1, 61, 2**64 - 1])
+def test_a_token_outside_the_vocabulary_ends_its_request_alone(field: str, token: int) -> None:
+    harness = Harness()
+    submit = msgspec.structs.replace(make_submit("bad", [1, 2]), **{field: (3, token)})
+    bad = harness.submit(submit)
+    harness.step()
+    assert f"{field}: token {token} is outside" in str(bad.finished.reason.message)
+
+
+@pytest.mark.parametrize("deadline_s", [float("nan"), float("inf"), -1.0])
+def test_a_wrong_deadline_ends_its_request_alone(deadline_s: float) -> None:
+    harness = Harness()
+    submit = msgspec.structs.replace(make_submit("bad", [1, 2]), deadline_s=deadline_s)
+    bad = harness.submit(submit)
+    harness.step()
+    assert "deadline_s" in str(bad.finished.reason.message)
 
 
 def test_heartbeats_carry_the_load_once_a_second_to_every_peer() -> None:

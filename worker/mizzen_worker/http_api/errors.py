@@ -63,9 +63,9 @@ def answer_of(error: Exception) -> ErrorAnswer:
     """Look an error up."""
     for kind, status, name, code in _CLASS_TO_ANSWER:
         if isinstance(error, kind):
-            headers = {}
-            if isinstance(error, OverloadedError):
-                headers = {"Retry-After": str(max(1, round(error.retry_after_s)))}
+            retry_after_s = error.retry_after_s if isinstance(error, OverloadedError) else 1
+            is_retryable = status in {429, 503}
+            headers = {"Retry-After": str(max(1, round(retry_after_s)))} if is_retryable else {}
             return ErrorAnswer(
                 status=status,
                 kind=name,

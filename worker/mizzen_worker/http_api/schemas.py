@@ -11,9 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_PROMPTS = 64
+MAX_TEMPERATURE = 1e6
+MAX_INTEGER = 2**31 - 1
+"""Largest count, rank or priority: whatever is taken here fits into every message and tensor."""
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
+Priority = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 
@@ -34,7 +38,7 @@ class _Sampling(_Body):
 
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=MAX_INTEGER)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = None
     stop: Stop | None = None
@@ -43,7 +47,7 @@ class _Sampling(_Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     cache_salt: str | None = Field(default=None, max_length=256)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -93,9 +97,9 @@ class NativeSampling(_Body):
 
     max_new_tokens: int | None = Field(default=None, ge=1)
     min_new_tokens: int | None = Field(default=None, ge=0)
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=MAX_TEMPERATURE)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, le=MAX_INTEGER)
     min_p: float | None = Field(default=None, ge=0, le=1)
     stop: Stop | None = None
     stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = Field(default=None, max_length=64)
@@ -117,5 +121,5 @@ class GenerateRequest(_Body):
     ) = None
     rid: str | list[str] | None = None
     stream: bool | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     cache_salt: str | None = Field(default=None, max_length=256)
