@@ -173,6 +173,15 @@ def test_a_taken_port_is_said_in_one_sentence(tmp_path: Path, model: Path) -> No
             assert said in served.log.read_text()
 
 
+def test_a_missing_vocabulary_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
+    with Launched(
+        "serve", str(tmp_path), "--http-port", "0", log=tmp_path / "log", admin_port=free_port()
+    ) as served:
+        assert served.process.wait(60) == 1
+        assert "holds no tokenizer.json and no .gguf file; give a" in served.log.read_text()
+
+
 def _write_keys(folder: Path) -> Path:
     folder.mkdir()
     for role in ("server", "client"):

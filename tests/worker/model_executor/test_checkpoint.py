@@ -201,7 +201,7 @@ def test_missing_tensor_is_named(tmp_path: Path) -> None:
         ({"intermediate_size": 97}, "has shape (96, 64), config.json asks for (97, 64)"),
         ({"attention_bias": True}, "attention_bias True is not supported"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"num_hidden_layers": "three"}, "num_hidden_layers is 'three', an integer is needed"),
+        ({"num_hidden_layers": "three"}, "num_hidden_layers is 'three', an integer from 1"),
         (
             {"rope_parameters": {"rope_type": "yarn"}, "rope_scaling": None},
             "rope type 'yarn' is not supported; known: default, linear, llama3",
@@ -230,3 +230,29 @@ def test_integer_weights_are_refused(tmp_path: Path) -> None:
     weights["model.norm.weight"] = weights["model.norm.weight"].to(torch.int8)
     save_file(weights, tmp_path / "model.safetensors")
     assert "has type torch.int8; use unquantised weights" in fail(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "gguf_key", "value"),
+    [
+        ("num_attention_heads", "llama.attention.head_count", 0),
+        ("num_hidden_layers", "llama.block_count", 4_000_000_000),
+        ("max_position_embeddings", "llama.context_length", 0),
+    ],
+)
+def test_sizes_that_cannot_be_are_named_before_memory_is_taken(
+    tmp_path: Path, key: str, gguf_key: str, value: int
+) -> None:
+    save_tiny_llama(tmp_path)
+    whole = tmp_path / "whole.gguf"
+    write_gguf(tmp_path, whole)
+    content = bytearray(whole.read_bytes())
+    at = content.index(gguf_key.encode()) + len(gguf_key) + 4
+    content[at : at + 4] = value.to_bytes(4, "little")
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(content)
+    with pytest.raises(ModelLoadError, match=f"metadata {gguf_key} is {value}, an integer from 1"):
+        open_checkpoint(damaged)
+    change_config(tmp_path, **{key: value})
+    with pytest.raises(ModelLoadError, match=f"{key} is {value}, an integer from 1"):
+        open_checkpoint(tmp_path)

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.layers.rotary import RotaryConfig
 
+MAX_SIZE = 2**31 - 1
+MAX_LAYERS = 4096
+"""Beyond these a file is damaged: memory is taken for each layer before weights are read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:

@@ -20,7 +20,7 @@ from mizzen_worker.layers.rotary import RotaryConfig
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.gguf_blocks import FORMAT_BY_NAME
 from mizzen_worker.model_executor.weights.progress import ByteProgress
-from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.models.model_facts import MAX_LAYERS, MAX_SIZE, ModelFacts, ModelShape
 from mizzen_worker.vocabulary.gguf_metadata import GgufTensor, read_gguf_header
 
 _ARCHITECTURE_BY_GGUF_NAME = {"llama": "LlamaForCausalLM"}
@@ -156,13 +156,18 @@ class GgufFile:
         """Metadata value, None when absent."""
         return self._metadata.get(key)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """An integer that must be there unless there is a default."""
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE
+    ) -> int:
+        """An integer in a range that must be there unless there is a default."""
         found = self.value(key)
         if found is None and default is not None:
             return default
-        if not isinstance(found, int):
-            message = f"{self.path}: metadata {key} is {found!r}, an integer is needed"
+        if not isinstance(found, int) or not least <= found <= most:
+            message = (
+                f"{self.path}: metadata {key} is {found!r}, an integer from {least} to {most} is "
+                "needed; download or convert the model again"
+            )
             raise ModelLoadError(message)
         return found
 
@@ -217,7 +222,7 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
         message = f"{file.path}: GGUF architecture {name!r} is not supported; known are: {known}"
         raise ModelLoadError(message)
     prefix = str(name)
-    if file.integer(f"{prefix}.expert_count", 0) > 0:
+    if file.integer(f"{prefix}.expert_count", 0, least=0) > 0:
         message = (
             f"{file.path}: mixture-of-experts Llama files are not supported; use a dense model"
         )
@@ -229,7 +234,7 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
     return ModelFacts(
         architecture=architecture,
         shape=ModelShape(
-            num_layers=file.integer(f"{prefix}.block_count"),
+            num_layers=file.integer(f"{prefix}.block_count", most=MAX_LAYERS),
             hidden_size=hidden_size,
             intermediate_size=file.integer(f"{prefix}.feed_forward_length"),
             num_heads=num_heads,

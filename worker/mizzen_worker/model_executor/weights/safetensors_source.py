@@ -14,7 +14,7 @@ from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.layers.rotary import Llama3Scaling, RotaryConfig
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.progress import ByteProgress
-from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.models.model_facts import MAX_LAYERS, MAX_SIZE, ModelFacts, ModelShape
 from mizzen_worker.vocabulary.json_file import read_json_object
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -32,13 +32,18 @@ class HfConfig:
         """The value, None when absent or null."""
         return self._values.get(key)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """An integer that must be there unless there is a default."""
-        found = self._values.get(key)
+    def integer(
+        self, key: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE
+    ) -> int:
+        """An integer in a range that must be there unless there is a default."""
+        found = self.value(key)
         if found is None and default is not None:
             return default
-        if not isinstance(found, int):
-            message = f"{self.path}: {key} is {found!r}, an integer is needed"
+        if not isinstance(found, int) or not least <= found <= most:
+            message = (
+                f"{self.path}: {key} is {found!r}, an integer from {least} to {most} is "
+                "needed; download or convert the model again"
+            )
             raise ModelLoadError(message)
         return found
 
@@ -145,7 +150,7 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
     return ModelFacts(
         architecture=architecture,
         shape=ModelShape(
-            num_layers=config.integer("num_hidden_layers"),
+            num_layers=config.integer("num_hidden_layers", most=MAX_LAYERS),
             hidden_size=hidden_size,
             intermediate_size=config.integer("intermediate_size"),
             num_heads=num_heads,
