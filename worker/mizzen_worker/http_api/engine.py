@@ -13,6 +13,7 @@ from mizzen_worker.contracts.errors import (
     UnknownModelError,
 )
 from mizzen_worker.contracts.ids import RequestId, TokenId
+from mizzen_worker.http_api.validation import shown
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
@@ -54,8 +55,25 @@ class FrontEngine:
     def check_model(self, name: str) -> None:
         """Raise ``UnknownModelError`` for a model that is not served here."""
         if name != self.served_name:
-            msg = f"model {name!r} is not served here; this server serves {self.served_name!r}"
+            msg = f"model {shown(name)} is not served here; this server serves {self.served_name!r}"
             raise UnknownModelError(msg, field="model")
+
+    async def encode(
+        self, text: str, *, field: str, add_special_tokens: bool = True
+    ) -> tuple[TokenId, ...]:
+        """Give the tokens of a prompt; one that cannot fit is refused without the work."""
+        capacity = self.manager.workers.capacity()
+        if capacity is not None:
+            limit = min(capacity.context_length, capacity.kv_tokens)
+            least = self.encoder.least_tokens(text)
+            if least >= limit:
+                msg = (
+                    f"{field} has {len(text)} characters, which are at least {least} tokens, and "
+                    f"this server's limit is {limit} for prompt and output together; shorten the "
+                    "prompt"
+                )
+                raise PromptTooLongError(msg, field=field)
+        return await self.encoder.encode(text, add_special_tokens=add_special_tokens)
 
     def output_limit(
         self,
@@ -91,8 +109,8 @@ class FrontEngine:
             return room if default is None else min(default, room)
         if asked > room:
             msg = (
-                f"{field} is {asked}, and with the prompt's {num_prompt} tokens that is more than "
-                f"this server's limit of {limit}; ask for at most {room}"
+                f"{field} is {shown(asked)}, and with the prompt's {num_prompt} tokens that is "
+                f"more than this server's limit of {limit}; ask for at most {room}"
             )
             raise PromptTooLongError(msg, field=field)
         return asked

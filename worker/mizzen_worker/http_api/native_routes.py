@@ -107,10 +107,9 @@ async def _prompts(
         msg = "give exactly one of text and input_ids"
         raise RequestError(msg, field="text")
     if isinstance(body.text, str):
-        return [await engine.encoder.encode(body.text, add_special_tokens=True)], False
+        return [await engine.encode(body.text, field="text")], False
     if body.text is not None:
-        encode = engine.encoder.encode
-        return [await encode(text, add_special_tokens=True) for text in body.text], True
+        return [await engine.encode(text, field="text") for text in body.text], True
     ids: list[int] = []
     batch: list[tuple[TokenId, ...]] = []
     for one in body.input_ids or []:

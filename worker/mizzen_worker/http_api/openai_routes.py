@@ -166,7 +166,7 @@ async def _chat_input(engine: FrontEngine, body: ChatRequest) -> GenerateInput:
         [_plain(message, index) for index, message in enumerate(body.messages)],
         arguments=body.chat_template_kwargs,
     )
-    ids = await engine.encoder.encode(text, add_special_tokens=False)
+    ids = await engine.encode(text, field="messages", add_special_tokens=False)
     if body.max_completion_tokens is not None:
         return _input(engine, body, ids, body.max_completion_tokens, "max_completion_tokens", None)
     return _input(engine, body, ids, body.max_tokens, "max_tokens", None)
@@ -198,12 +198,12 @@ def _plain(message: ChatMessage, index: int) -> dict[str, Any]:
 async def _prompts(engine: FrontEngine, body: CompletionRequest) -> list[tuple[TokenId, ...]]:
     prompt = body.prompt
     if isinstance(prompt, str):
-        return [await engine.encoder.encode(prompt, add_special_tokens=True)]
+        return [await engine.encode(prompt, field="prompt")]
     found: list[tuple[TokenId, ...]] = []
     ids: list[int] = []
     for one in prompt:
         if isinstance(one, str):
-            found.append(await engine.encoder.encode(one, add_special_tokens=True))
+            found.append(await engine.encode(one, field="prompt"))
         elif isinstance(one, list):
             found.append(engine.encoder.check_ids(one, field="prompt"))
         else:

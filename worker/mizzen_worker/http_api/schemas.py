@@ -17,6 +17,7 @@ MAX_INTEGER = 2**31 - 1
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
+ResultId = Annotated[str, Field(max_length=256)]
 Priority = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
@@ -119,7 +120,7 @@ class GenerateRequest(_Body):
     sampling_params: (
         NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS)] | None
     ) = None
-    rid: str | list[str] | None = None
+    rid: ResultId | Annotated[list[ResultId], Field(max_length=MAX_PROMPTS)] | None = None
     stream: bool | None = None
     priority: Priority | None = None
     cache_salt: str | None = Field(default=None, max_length=256)

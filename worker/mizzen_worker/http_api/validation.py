@@ -72,7 +72,7 @@ def refuse_unserved(body: Mapping[str, Any], *, prefix: str = "") -> None:
         if isinstance(value, float) and value in neutral:
             continue
         msg = (
-            f"{prefix}{name} is {_shown(value)}, which this server does not serve yet; leave it out"
+            f"{prefix}{name} is {shown(value)}, which this server does not serve yet; leave it out"
         )
         raise RequestError(
             msg,
@@ -84,8 +84,8 @@ def at_most(value: int | None, limit: int, *, field: str, limit_field: str) -> i
     """Give a least number of tokens, 0 when absent; raises ``RequestError`` above the limit."""
     if value is not None and value > limit:
         msg = (
-            f"{field} is {value}, more than the {limit} tokens that {limit_field} and the context "
-            "allow; lower it"
+            f"{field} is {shown(value)}, more than the {limit} tokens that {limit_field} and the "
+            "context allow; lower it"
         )
         raise RequestError(msg, field=field)
     return value or 0
@@ -104,7 +104,7 @@ def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
             return RequestError(f"{field} is missing; give it", field=field)
         case "model_attributes_type" | "dict_type":
             return RequestError(
-                f"{field or 'the body'} is {_shown(value)}; it must be a JSON object",
+                f"{field or 'the body'} is {shown(value)}; it must be a JSON object",
                 field=field or None,
             )
         case "value_error":
@@ -112,7 +112,7 @@ def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
             return RequestError(f"{field}: {reason}", field=field)
     reason = str(first["msg"])
     reason = reason[:1].lower() + reason[1:]
-    return RequestError(f"{field} is {_shown(value)}: {reason}", field=field)
+    return RequestError(f"{field} is {shown(value)}: {reason}", field=field)
 
 
 def _most_telling(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -138,9 +138,11 @@ def field_name(location: Sequence[str | int]) -> str:
     return name
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Show a short value; longer ones may be somebody's text and are only described."""
     if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARS:
         return f"a string of {len(value)} characters"
-    shown = repr(value)
-    return shown if len(shown) <= _MAX_SHOWN_CHARS else f"a {type(value).__name__}"
+    text = repr(value)
+    if isinstance(value, int) and len(text) > _MAX_SHOWN_CHARS:
+        return f"a number of {len(text)} digits"
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"a {type(value).__name__}"

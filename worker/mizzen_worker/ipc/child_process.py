@@ -14,6 +14,8 @@ from mizzen_worker.observability.process_log import ProcessLog
 
 logger = logging.getLogger(__name__)
 
+_MAX_DETAIL_CHARS = 2000
+
 
 class ChildSettings(Protocol):
     """A child's whole configuration."""
@@ -38,7 +40,8 @@ def run_child(
     settings.log.start(name)
     try:
         work(settings, link, drain)
-    except WorkerError as error:
+    except Exception as error:
         logger.exception("process fails")
-        link.report(Report(state="failed", num_beats=0, detail=str(error)))
+        told = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
+        link.report(Report(state="failed", num_beats=0, detail=told[:_MAX_DETAIL_CHARS]))
         raise SystemExit(1) from error

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tokenizers import Tokenizer
+
 from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.vocabulary.load import Vocabulary
@@ -16,6 +18,11 @@ class TextEncoder:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokenizer = vocabulary.tokenizer
         self._num_tokens = vocabulary.tokenizer.get_vocab_size(with_added_tokens=True)
+        self._max_token_chars = _max_token_chars(vocabulary.tokenizer)
+
+    def least_tokens(self, text: str) -> int:
+        """Give a number of tokens that a text has at the very least, without encoding it."""
+        return len(text) // self._max_token_chars if self._max_token_chars else 0
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> tuple[TokenId, ...]:
         """Give the tokens of a text."""
@@ -40,3 +47,14 @@ class TextEncoder:
     def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[TokenId, ...]:
         encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return tuple(TokenId(token_id) for token_id in encoding.ids)
+
+
+def _max_token_chars(tokenizer: Tokenizer) -> int:
+    """Most characters that one token stands for; 0 where a vocabulary does not bound them.
+
+    A normalizer may drop text, and an added token may swallow the spaces around it.
+    """
+    added = tokenizer.get_added_tokens_decoder().values()
+    if tokenizer.normalizer is not None or any(token.lstrip or token.rstrip for token in added):
+        return 0
+    return max(map(len, tokenizer.get_vocab(with_added_tokens=True)), default=0)
