@@ -176,7 +176,8 @@ class StreamingClients:
                 text = "".join(self._watched(question))
                 self.answers.append((time.monotonic(), f"{index}: {text}"))
             except openai.APIError as error:
-                self.typed_errors.append((time.monotonic(), json.dumps(error.body, default=str)))
+                text = f"{type(error).__name__}: {error}: {json.dumps(error.body, default=str)}"
+                self.typed_errors.append((time.monotonic(), text))
                 self._stop.wait(0.2)
             except (AssertionError, OSError, ValueError, httpx.HTTPError) as error:
                 self.breaches.append(f"{type(error).__name__}: {error}")
