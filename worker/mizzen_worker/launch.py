@@ -7,11 +7,9 @@ imports no torch and serves the admin port in every role.
 import asyncio
 import logging
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +38,7 @@ from mizzen_worker.scheduler.rank_settings import RankSettings
 from mizzen_worker.supervision.admin import admin_app
 from mizzen_worker.supervision.child import ChildSpec
 from mizzen_worker.supervision.progress import Announcer, Progress
+from mizzen_worker.supervision.socket_folder import socket_folder
 from mizzen_worker.supervision.supervisor import DrainPlan, Supervisor
 from mizzen_worker.vocabulary.load import default_model_name, find_gguf
 
@@ -196,18 +195,14 @@ class _Tree:
 
 def launch(configuration: Configuration, pod: PodEnvironment) -> int:
     """Run a role to its end; give the exit status. Raises ``ConfigError`` before anything runs."""
-    # The folder is private to this user: its sockets carry prompts.
-    socket_folder = Path(tempfile.mkdtemp(prefix="mizzen-"))
-    try:
+    with socket_folder() as folder:
         plan = plan_launch(
-            configuration, pod, socket_folder=socket_folder, instance_id=secrets.token_hex(8)
+            configuration, pod, socket_folder=folder, instance_id=secrets.token_hex(8)
         )
         plan.log.start("launcher")
         admin = plan.admin
         listener = listen(admin.admin_host, admin.admin_port, flag=FLAG_ADMIN_PORT)
         return asyncio.run(_run(plan, listener))
-    finally:
-        shutil.rmtree(socket_folder, ignore_errors=True)
 
 
 async def _run(plan: LaunchPlan, listener: socket.socket) -> int:
