@@ -140,9 +140,12 @@ def test_split_roles_with_keys_fail_stop_and_resume(model: Path, tmp_path: Path)
                 check=False,
             )
             assert (drained.returncode, drained.stdout) == (0, "drained\n"), drained.stderr
-            front.until(lambda: front.probe("/health/ready") == 503, 20)
+            front.until(lambda: httpx.get(f"{url}/health/ready").status_code == 503, 20)
             refused = httpx.post(f"{url}/generate", json=BODY, timeout=120)
             assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            # It stays in its Service, or nobody could tell clients when to come back.
+            assert front.probe("/health/ready") == 200
             assert healed.terminate() == 0
         os.kill(front.pid_of("detokenizer"), signal.SIGKILL)
         assert front.process.wait(30) == 1

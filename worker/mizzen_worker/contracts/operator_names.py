@@ -14,7 +14,7 @@ PORT_ADMIN = 30002
 PATH_LIVE = "/health"
 """200 while every loop of the pod beats."""
 PATH_READY = "/health/ready"
-"""200 while new work is accepted."""
+"""200 while the pod is to get traffic: it takes work, or says when to come back."""
 PATH_STARTUP = "/health/startup"
 """200 once weights are loaded and sockets are bound."""
 PATH_METRICS = "/metrics"

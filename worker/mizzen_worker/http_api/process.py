@@ -146,7 +146,13 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
 async def _report(
     front: _Front, link: ParentLink, drain: DrainHandler, server: Server, address: str
 ) -> None:
-    """Say once in a while how it goes, and carry out a drain."""
+    """Say once in a while how it goes, and carry out a drain.
+
+    A front that reached a worker once stays ready while it has none: it holds open streams and
+    answers new requests with 503 and Retry-After. Not ready, it would leave its Service, and new
+    clients would find nobody who tells them when to come back.
+    """
+    was_ready = False
     num_beats = 0
     ends_at_s: float | None = None
     while True:
@@ -159,7 +165,8 @@ async def _report(
             server.should_exit = True
             return
         num_beats += 1
-        state = "ready" if front.manager.is_accepting else "waiting"
+        was_ready = was_ready or front.manager.is_accepting
+        state = "ready" if was_ready else "waiting"
         link.report(
             Report(
                 state=state if ends_at_s is None else "draining",
