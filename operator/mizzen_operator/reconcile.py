@@ -8,7 +8,7 @@ promise); a spec that cannot work changes only the status. Nothing is kept here 
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,7 @@ from mizzen_operator.cluster.apply import Applier
 from mizzen_operator.cluster.client import ClusterClient
 from mizzen_operator.cluster.curve_secret import CurveSecrets
 from mizzen_operator.cluster.events import EventPoster
-from mizzen_operator.cluster.failures import NotFoundError
+from mizzen_operator.cluster.failures import LingeringError, NotFoundError
 from mizzen_operator.cluster.prune import Pruner
 from mizzen_operator.cluster.status_writer import StatusWriter
 from mizzen_operator.errors import (
@@ -148,21 +148,24 @@ class Reconciler:
         """Act on the plan, then say in the status how it went, then let a failure be retried."""
         wanted = plan(resolved, observed, self._now())
         failure: ClusterError | None = None
+        failure_text = ""
         try:
             await self._act(service, wanted)
         except NameConflictError as error:
             wait_s = await self._refuse(service, observed, [error.problem])
             return _earliest(wait_s, NAME_CONFLICT_RECHECK_S)
+        except LingeringError as error:
+            # Usually for a moment only, so nothing is wrong yet; but it may take for ever.
+            failure = error
+            wanted = replace(wanted, blocked_by=str(error), is_rolling=True)
         except (ForbiddenError, RejectedError) as error:
             # These do not heal by waiting a moment: a person has to see them.
-            failure = error
+            failure, failure_text = error, str(error)
         # The status shall speak of what is there now.
         children = self._edge.store.children(ServiceUid(service.uid))
         claims = observed.claims if observed.claims_known else None
         observed = observed_of(service, children, claims=claims)
-        status = service_status(
-            resolved, observed, wanted, self._now(), failure="" if failure is None else str(failure)
-        )
+        status = service_status(resolved, observed, wanted, self._now(), failure=failure_text)
         wait_s = await self._edge.status_writer.write(service, status)
         if failure is not None:
             raise failure
@@ -171,6 +174,7 @@ class Reconciler:
     async def _act(self, service: StoredObject, wanted: Plan) -> None:
         """Keys, objects, deletions, in this order."""
         known = {child.ref: child for child in self._edge.store.children(ServiceUid(service.uid))}
+        lingering: list[LingeringError] = []
         if wanted.keys is not None:
             await self._ensure_keys(service, wanted.keys.metadata)
         for rendered in wanted.apply:
@@ -179,7 +183,13 @@ class Reconciler:
                 namespace=service.namespace,
                 name=rendered["metadata"]["name"],
             )
-            await self._edge.applier.bring_to(service, ref, rendered, known.get(ref))
+            try:
+                await self._edge.applier.bring_to(service, ref, rendered, known.get(ref))
+            except LingeringError as error:
+                # It holds up only what is deleted next: other objects do not need it.
+                lingering.append(error)
+        if lingering:
+            raise lingering[0]
         for planned in wanted.delete:
             await self._edge.pruner.delete(planned)
 

@@ -178,6 +178,96 @@ def test_an_edited_child_is_put_right_and_a_deleted_one_made_again(
     wait_for("both are put right", is_right)
 
 
+def test_a_port_is_changed_by_the_spec_and_put_right_after_a_hand(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    def ports() -> list[int]:
+        found = get(installed, "service", "chat", "-n", namespace) or {"spec": {"ports": []}}
+        return [item["port"] for item in found["spec"]["ports"]]
+
+    operator.start()
+    apply(installed, namespace, service())
+    wait_for("the Service", lambda: ports() == [80])
+    apply(installed, namespace, service(routing={"service": {"port": 8080}}))
+    wait_for("the new port alone", lambda: ports() == [8080])
+    # Another key of a list is another entry, and two of one name are refused.
+    patch = json.dumps([{"op": "replace", "path": "/spec/ports/0/port", "value": 81}])
+    installed.kubectl(
+        "patch", "service", "chat", "-n", namespace, "--type=json", f"--patch={patch}"
+    )
+    wait_for("it is put right", lambda: ports() == [8080])
+
+
+def test_what_a_hand_added_to_objects_and_status_goes(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    def containers() -> list[str]:
+        found = get(installed, "deployment", "chat-tokenizer", "-n", namespace)
+        return [item["name"] for item in found["spec"]["template"]["spec"]["containers"]]
+
+    def status() -> dict[str, Any]:
+        answer: dict[str, Any] = get(installed, "misvc", "chat", "-n", namespace)["status"]
+        return answer
+
+    operator.start()
+    apply(installed, namespace, service())
+    wait_for("objects", lambda: condition(installed, namespace, "chat", "Ready"))
+    before = status()
+    container = {"name": "more", "image": "none"}
+    pod = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    installed.kubectl(
+        *("patch", "deployment", "chat-tokenizer", "-n", namespace, f"--patch={json.dumps(pod)}")
+    )
+    wait_for("the container is gone", lambda: containers() == ["mizzen"])
+    stamp = "2999-01-01T00:00:00Z"
+    told = {"type": "Told", "status": "True", "reason": "ByHand", "lastTransitionTime": stamp}
+    by_hand = {"status": {"conditions": [told], "groups": [{"name": "told"}], "replicas": 7}}
+    installed.kubectl(
+        *("patch", "misvc", "chat", "-n", namespace, "--subresource=status", "--type=merge"),
+        f"--patch={json.dumps(by_hand)}",
+    )
+    names = {item["type"] for item in before["conditions"]}
+    wait_for(
+        "the status is the operator's again",
+        lambda: (
+            {item["type"] for item in status()["conditions"]} == names
+            and status()["groups"] == before["groups"]
+            and status()["replicas"] == before["replicas"]
+        ),
+    )
+
+
+def test_limits_go_when_the_spec_names_none_any_more(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    def limits() -> dict[str, str] | None:
+        found = get(installed, "deployment", "chat-tokenizer", "-n", namespace)
+        if found is None:
+            return None
+        (container,) = found["spec"]["template"]["spec"]["containers"]
+        answer: dict[str, str] = container["resources"].get("limits", {})
+        return answer
+
+    operator.start()
+    apply(installed, namespace, service(tokenizer={"resources": {"limits": {"memory": "2Gi"}}}))
+    wait_for("the limits", lambda: limits() == {"memory": "2Gi"})
+    apply(installed, namespace, service())
+    wait_for("no limits", lambda: limits() == {})
+
+
+def test_a_group_with_a_variable_of_ours_can_be_applied_again(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    operator.start()
+    apply(installed, namespace, service(engine={"env": [{"name": "HOME", "value": "/tmp"}]}))
+    (group,) = wait_for("the group", lambda: groups(installed, namespace))
+    installed.kubectl("scale", group, "--replicas=3", "-n", namespace)
+    wait_for(
+        "it is put right",
+        lambda: get(installed, group, "-n", namespace)["spec"]["replicas"] == 1,
+    )
+
+
 def test_with_a_watch_namespace_it_needs_no_rights_elsewhere(
     installed: Cluster, namespace: str, tmp_path: Path
 ) -> None:

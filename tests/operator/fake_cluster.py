@@ -7,7 +7,7 @@ It implements `ClusterClient`. Lists are atomic to it, which is enough for what 
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ from mizzen_operator.store import (
 )
 
 Path = tuple[str, ...]
+POSTED = "Update"
+APPLIED = "Apply"
 KIND_BY_NAME = {kind.kind: kind for kind in OWNED_KINDS}
 DEPLOYMENT = KIND_BY_NAME["Deployment"]
 STATEFULSET = KIND_BY_NAME["StatefulSet"]
@@ -51,10 +53,22 @@ class Call:
 
 @dataclass
 class Entry:
-    """One stored object and who applied which of its fields."""
+    """One stored object and which manager wrote which of its fields, by POST or by apply."""
 
     manifest: dict[str, Any]
-    owned: dict[str, set[Path]] = field(default_factory=dict)
+    owned: dict[tuple[str, str], set[Path]] = field(default_factory=dict)
+
+    def managed_fields(self) -> list[dict[str, Any]]:
+        """As the API server shows it, but for the trees: each path is one key."""
+        return [
+            {
+                "manager": manager,
+                "operation": operation,
+                "fieldsV1": {json.dumps(path): {} for path in sorted(paths)},
+                **({"subresource": "status"} if manager == FieldManager.STATUS else {}),
+            }
+            for (manager, operation), paths in self.owned.items()
+        ]
 
 
 class FakeCluster:
@@ -193,17 +207,43 @@ class FakeCluster:
                 if key in ("labels", "annotations", "ownerReferences")
             }
         paths = dict(_leaves(wanted))
-        for path in entry.owned.get(manager.value, set()) - set(paths):
-            others = (own for name, own in entry.owned.items() if name != manager.value)
+        key = (manager.value, APPLIED)
+        others = [own for other, own in entry.owned.items() if other != key]
+        for path in entry.owned.get(key, set()) - set(paths):
             if not any(path in own for own in others):
                 _drop(new, path)
         for path, value in paths.items():
             _set(new, path, copy.deepcopy(value))
-        for name, own in entry.owned.items():
-            if name != manager.value:
-                own -= set(paths)
-        entry.owned[manager.value] = set(paths)
+        entry.owned[key] = set(paths)
         stored = self._store(ref, entry, new)
+        self.after_write(call)
+        return stored
+
+    async def overwrite_status(
+        self, ref: ObjectRef, status: Manifest, precondition: Precondition
+    ) -> Manifest:
+        self._begin(call := Call("patch", ref, subresource=Subresource.STATUS.value))
+        entry = self._entry(ref)
+        self._check(ref, entry, precondition)
+        new = copy.deepcopy(entry.manifest)
+        new["status"] = {**new.get("status", {}), **copy.deepcopy(dict(status))}
+        stored = self._store(ref, entry, new)
+        self.after_write(call)
+        return stored
+
+    async def own(
+        self, ref: ObjectRef, managed_fields: Sequence[Manifest], precondition: Precondition
+    ) -> Manifest:
+        self._begin(call := Call("patch", ref))
+        entry = self._entry(ref)
+        self._check(ref, entry, precondition)
+        entry.owned = {
+            (item["manager"], item["operation"]): {
+                tuple(json.loads(path)) for path in item["fieldsV1"]
+            }
+            for item in managed_fields
+        }
+        stored = self._store(ref, entry, copy.deepcopy(entry.manifest))
         self.after_write(call)
         return stored
 
@@ -261,15 +301,17 @@ class FakeCluster:
         new["metadata"]["resourceVersion"] = str(next(self._version))
         entry = Entry(manifest=new)
         if owner:
-            entry.owned[owner] = {
+            entry.owned[owner, POSTED] = {
                 path for path, _ in _leaves(new) if path[0] != "metadata" or path[1] in "labels"
             }
+            new["metadata"]["managedFields"] = entry.managed_fields()
         self._entries[ref] = entry
         self._tell("ADDED", ref.kind, new)
         return copy.deepcopy(new)
 
     def _store(self, ref: ObjectRef, entry: Entry, new: dict[str, Any]) -> dict[str, Any]:
         self.mutate(ref, new)
+        new["metadata"]["managedFields"] = entry.managed_fields()
         if new != entry.manifest:
             if new.get("spec") != entry.manifest.get("spec"):
                 new["metadata"]["generation"] = entry.manifest["metadata"]["generation"] + 1

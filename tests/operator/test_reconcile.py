@@ -89,6 +89,25 @@ def test_an_edited_child_is_put_right() -> None:
     assert cluster.find(ref)["spec"] == before["spec"]
 
 
+def test_what_the_first_creation_wrote_can_be_taken_back() -> None:
+    limits = {"limits": {"cpu": "2"}}
+    operator = started(tokenizer={"resources": limits})
+    cluster = operator.cluster
+    (ref,) = cluster.refs(DEPLOYMENT)
+    assert _resources(cluster.find(ref))["limits"] == {"cpu": "2"}
+    cluster.put(SERVICE_KIND, service_manifest(tokenizer={}))
+    converge(operator)
+    assert "limits" not in _resources(cluster.find(ref))
+    num_writes = len(cluster.writes)
+    operator.reconcile_all()
+    assert cluster.writes[num_writes:] == []
+
+
+def _resources(deployment: dict[str, Any]) -> dict[str, Any]:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return container["resources"]
+
+
 def test_fields_of_others_are_left_alone() -> None:
     operator = started()
     cluster = operator.cluster
@@ -150,7 +169,34 @@ def test_a_namesake_waits_for_the_remnants_of_the_former_service() -> None:
     cluster.put(SERVICE_KIND, service_manifest())
     with pytest.raises(AssertionError, match="not at rest"):
         operator.run()
-    assert all("of an earlier life" in str(error) for error in operator.errors)
+    assert all("is being deleted" in str(error) for error in operator.errors)
+    cluster.remove(ref)
+    converge(operator)
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+def test_an_object_that_lingers_is_named_and_holds_up_nothing_else() -> None:
+    operator = started()
+    cluster = operator.cluster
+    ref = ObjectRef(kind=kind_named("v1", "Service"), namespace=NAMESPACE, name="chat")
+
+    def linger(manifest: dict[str, Any]) -> None:
+        manifest["metadata"] |= {
+            "finalizers": ["example.com/x"],
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+        }
+
+    cluster.edit(ref, linger)
+    cluster.put(SERVICE_KIND, service_manifest(replicas=2))
+    with pytest.raises(AssertionError, match="not at rest"):
+        operator.run()
+    assert len(cluster.refs(STATEFULSET)) == 2
+    assert condition(cluster, "RoutingReady")["reason"] == "ServiceMissing"
+    progressing = condition(cluster, "Progressing")
+    assert progressing["status"] == "True"
+    assert "Service chat is being deleted; if it stays" in progressing["message"]
+    assert condition(cluster, "Degraded")["status"] == "False"
+
     cluster.remove(ref)
     converge(operator)
     assert condition(cluster, "Ready")["status"] == "True"

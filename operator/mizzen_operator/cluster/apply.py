@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from mizzen_operator.cluster.client import ClusterClient, FieldManager, Precondition
 from mizzen_operator.cluster.drift import applied_hash, drifted_fields
+from mizzen_operator.cluster.field_ownership import as_applied
 from mizzen_operator.cluster.ownership import require_ours
-from mizzen_operator.errors import ConflictError
+from mizzen_operator.errors import ConflictError, RejectedError
 from mizzen_operator.store import (
     Manifest,
     ObjectRef,
@@ -51,7 +52,8 @@ class Applier:
         """Create or apply if needed.
 
         `known` is the stored object of that name, if any. Raises NameConflictError when the name
-        is taken by an object that is not ours, ConflictError when it is worth looking again.
+        is taken by an object that is not ours, LingeringError while it is by one that is going,
+        ConflictError when it is worth looking again.
         """
         if known is None:
             await self._create(service, ref, rendered)
@@ -79,14 +81,55 @@ class Applier:
     async def _apply_if_needed(self, known: StoredObject, rendered: Manifest) -> None:
         if not self._needs_apply(known, rendered):
             return
+        live = await self._own(known)
+        try:
+            written = await self._send(live, rendered)
+        except RejectedError:
+            # What others added to a list may not go together with what we apply to it.
+            taken_back = await self._take_back(live, rendered)
+            if taken_back is None:
+                raise
+            written = taken_back
+        else:
+            if drifted_fields(rendered, written.manifest):
+                written = await self._take_back(written, rendered) or written
+        self._remember(written, rendered)
+        logger.info("applied %s", known.ref, extra={"service_uid": known.service_uid})
+
+    async def _take_back(self, live: StoredObject, rendered: Manifest) -> StoredObject | None:
+        """Apply as the only owner of the object; None if nobody else owns a field of it."""
+        owned = await self._own(live, with_others=True)
+        if owned is live:
+            return None
+        logger.warning("taking back %s, which somebody else changed", live.ref)
+        return await self._send(owned, rendered)
+
+    async def _own(self, live: StoredObject, *, with_others: bool = False) -> StoredObject:
+        """The object with its fields counted as applied by us; the same one if they are."""
+        try:
+            return await self._own_at_version(live, with_others=with_others)
+        except ConflictError:
+            # Its controller writes a status right after each change: look once more.
+            newer = stored_object(live.kind, await self._client.get(live.ref))
+            if newer.uid != live.uid:
+                raise
+            return await self._own_at_version(newer, with_others=with_others)
+
+    async def _own_at_version(self, live: StoredObject, *, with_others: bool) -> StoredObject:
+        fields = as_applied(live.manifest, manager=FieldManager.CONTROLLER, with_others=with_others)
+        if fields is None:
+            return live
+        precondition = Precondition(uid=live.uid, resource_version=live.resource_version)
+        return stored_object(live.kind, await self._client.own(live.ref, fields, precondition))
+
+    async def _send(self, live: StoredObject, rendered: Manifest) -> StoredObject:
         applied = await self._client.apply(
-            known.ref,
+            live.ref,
             rendered,
             manager=FieldManager.CONTROLLER,
-            precondition=Precondition(uid=known.uid),
+            precondition=Precondition(uid=live.uid),
         )
-        self._remember(stored_object(known.kind, applied), rendered)
-        logger.info("applied %s", known.ref, extra={"service_uid": known.service_uid})
+        return stored_object(live.kind, applied)
 
     def _needs_apply(self, known: StoredObject, rendered: Manifest) -> bool:
         wanted_hash = applied_hash(rendered)

@@ -5,7 +5,7 @@ Does not own a connection: `real.py` has the one over HTTP, the tests have one i
 Every call may raise a `ClusterError`. Every write may raise `LeadershipLostError` instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -73,6 +73,16 @@ class ClusterClient(Protocol):
         subresource: Subresource = Subresource.MAIN,
     ) -> Manifest:
         """Server-side apply, forced, to a known UID only; ConflictError if that is gone."""
+
+    async def overwrite_status(
+        self, ref: ObjectRef, status: Manifest, precondition: Precondition
+    ) -> Manifest:
+        """Replace each field of the status, lists as a whole, whoever wrote their entries."""
+
+    async def own(
+        self, ref: ObjectRef, managed_fields: Sequence[Manifest], precondition: Precondition
+    ) -> Manifest:
+        """Write who owns which field, and nothing else; ConflictError if the object changed."""
 
     async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
         """Delete in the background; the object if it lingers (finalizers), None if it is gone."""

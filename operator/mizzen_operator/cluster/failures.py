@@ -13,10 +13,20 @@ from mizzen_operator.errors import (
     ThrottledError,
     UnavailableError,
 )
+from mizzen_operator.store import ObjectRef
 
 
 class NotFoundError(ClusterError):
     """404: the object, or its kind, does not exist."""
+
+
+class LingeringError(ConflictError):
+    """An object of a name we need is being deleted, and something still holds it."""
+
+    def __init__(self, ref: ObjectRef) -> None:
+        super().__init__(
+            f"{ref.kind.kind} {ref.name} is being deleted; if it stays, look at its finalizers"
+        )
 
 
 class LeadershipLostError(Exception):

@@ -5,7 +5,8 @@ Does not own what a caller does with an object that is ours.
 
 from enum import Enum
 
-from mizzen_operator.errors import ConflictError, NameConflictError
+from mizzen_operator.cluster.failures import LingeringError
+from mizzen_operator.errors import NameConflictError
 from mizzen_operator.store import SERVICE_KIND, Manifest, ObjectRef, StoredObject
 
 
@@ -34,10 +35,9 @@ def ownership(live: Manifest, service: StoredObject) -> Ownership:
 
 
 def require_ours(service: StoredObject, ref: ObjectRef, live: Manifest) -> None:
-    """Raise NameConflictError for a foreign object, ConflictError for one that is going away."""
+    """Raise NameConflictError for a foreign object, LingeringError for one that is going away."""
     whose = ownership(live, service)
     if whose is Ownership.FOREIGN:
         raise NameConflictError(kind=ref.kind.kind, name=ref.name)
     if whose is Ownership.REMNANT or "deletionTimestamp" in live["metadata"]:
-        message = f"{ref} of an earlier life is still being deleted"
-        raise ConflictError(message)
+        raise LingeringError(ref)

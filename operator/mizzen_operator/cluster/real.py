@@ -9,7 +9,7 @@ import json
 import math
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -155,9 +155,7 @@ class KubernetesClient:
         subresource: Subresource = Subresource.MAIN,
     ) -> Manifest:
         """See `ClusterClient`."""
-        metadata: dict[str, Any] = {**manifest["metadata"], "uid": precondition.uid}
-        if precondition.resource_version is not None:
-            metadata["resourceVersion"] = str(precondition.resource_version)
+        metadata = {**manifest["metadata"], **_preconditions(precondition)}
         return await self.call(
             _request(
                 "patch",
@@ -170,16 +168,45 @@ class KubernetesClient:
             )
         )
 
+    async def overwrite_status(
+        self, ref: ObjectRef, status: Manifest, precondition: Precondition
+    ) -> Manifest:
+        """See `ClusterClient`."""
+        return await self.call(
+            _request(
+                "patch",
+                ref,
+                method="PATCH",
+                subresource=Subresource.STATUS,
+                query=(("fieldManager", FieldManager.STATUS.value),),
+                body={"metadata": _preconditions(precondition), "status": status},
+                content_type=MERGE_PATCH,
+            )
+        )
+
+    async def own(
+        self, ref: ObjectRef, managed_fields: Sequence[Manifest], precondition: Precondition
+    ) -> Manifest:
+        """See `ClusterClient`."""
+        metadata = {**_preconditions(precondition), "managedFields": list(managed_fields)}
+        return await self.call(
+            _request(
+                "patch",
+                ref,
+                method="PATCH",
+                query=(("fieldManager", FieldManager.CONTROLLER.value),),
+                body={"metadata": metadata},
+                content_type=MERGE_PATCH,
+            )
+        )
+
     async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
         """See `ClusterClient`."""
-        preconditions: dict[str, str] = {"uid": precondition.uid}
-        if precondition.resource_version is not None:
-            preconditions["resourceVersion"] = str(precondition.resource_version)
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "propagationPolicy": "Background",
-            "preconditions": preconditions,
+            "preconditions": _preconditions(precondition),
         }
         reply = await self.call(_request("delete", ref, method="DELETE", body=body))
         return None if reply["kind"] == "Status" else reply
@@ -301,6 +328,12 @@ def _request(
         path = f"{path}/{subresource.value}"
         resource = f"{resource}/{subresource.value}"
     return Request(verb=verb, resource=resource, method=method, path=path, **rest)
+
+
+def _preconditions(precondition: Precondition) -> dict[str, str]:
+    version = precondition.resource_version
+    uid = {"uid": str(precondition.uid)}
+    return uid if version is None else {**uid, "resourceVersion": str(version)}
 
 
 def _version(kind: ResourceKind, metadata: Mapping[str, Any]) -> ObjectVersion:

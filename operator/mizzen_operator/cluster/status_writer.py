@@ -79,6 +79,18 @@ class StatusWriter:
         self._last.pop(uid, None)
 
     async def _write(self, service: StoredObject, status: Mapping[str, Any]) -> None:
+        written = await self._send(service, status)
+        if written.manifest.get("status") != status:
+            # Conditions or groups that somebody else added outlive an apply.
+            precondition = Precondition(uid=written.uid, resource_version=written.resource_version)
+            overwritten = await self._client.overwrite_status(service.ref, status, precondition)
+            written = stored_object(service.kind, overwritten)
+        self._store.wrote(written, now_s=self._clock())
+        self._last[ServiceUid(service.uid)] = LastWrite(
+            wanted=status, kept=written.manifest.get("status") or {}, at_s=self._clock()
+        )
+
+    async def _send(self, service: StoredObject, status: Mapping[str, Any]) -> StoredObject:
         applied = await self._client.apply(
             service.ref,
             {
@@ -91,11 +103,7 @@ class StatusWriter:
             precondition=Precondition(uid=service.uid),
             subresource=Subresource.STATUS,
         )
-        written = stored_object(service.kind, applied)
-        self._store.wrote(written, now_s=self._clock())
-        self._last[ServiceUid(service.uid)] = LastWrite(
-            wanted=status, kept=written.manifest.get("status") or {}, at_s=self._clock()
-        )
+        return stored_object(service.kind, applied)
 
     async def _post(self, service: StoredObject, occurrence: Occurrence) -> None:
         try:

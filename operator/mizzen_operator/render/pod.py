@@ -85,7 +85,7 @@ def _container(resolved: Resolved, container: Container) -> dict[str, Any]:
         "image": container.image,
         "imagePullPolicy": resolved.spec.engine.image_pull_policy,
         "command": [COMMAND, container.verb],
-        "args": list(container.args),
+        "args": [literal(text) for text in container.args],
         "env": list(container.env),
         "ports": list(container.ports),
         "resources": container.resources,
@@ -133,8 +133,13 @@ def field_env(name: str, field_path: str) -> dict[str, Any]:
 
 
 def value_env(name: str, value: str) -> dict[str, Any]:
-    """A variable with a literal value; ``$(...)`` in it is not expanded."""
-    return {"name": name, "value": value.replace("$(", "$$(")}
+    """A variable with a literal value."""
+    return {"name": name, "value": literal(value)}
+
+
+def literal(text: str) -> str:
+    """Text that the kubelet keeps, although it expands ``$(NAME)`` and reads ``$$`` as ``$``."""
+    return text.replace("$", "$$")
 
 
 def weights_volume(resolved: Resolved) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -102,7 +102,7 @@ def _container(resolved: Resolved, name: str) -> pod.Container:
 def _env(resolved: Resolved, name: str) -> tuple[dict[str, Any], ...]:
     ranks = f"{rank_service_name(resolved, resolved.revision)}.{resolved.namespace}.svc"
     is_unified = resolved.spec.topology is Topology.UNIFIED
-    return (
+    own = (
         pod.value_env(ENV_ROLE, ROLE_UNIFIED if is_unified else labels.ROLE_WORKER),
         pod.value_env(ENV_NODE_COUNT, str(resolved.nodes)),
         pod.field_env(ENV_NODE_RANK, f"metadata.labels['{labels.POD_INDEX}']"),
@@ -115,8 +115,11 @@ def _env(resolved: Resolved, name: str) -> tuple[dict[str, Any], ...]:
         pod.value_env("XDG_CACHE_HOME", pod.DIR_CACHE),
         pod.value_env("TRITON_CACHE_DIR", f"{pod.DIR_CACHE}/triton"),
         pod.value_env("TORCHINDUCTOR_CACHE_DIR", f"{pod.DIR_CACHE}/inductor"),
-        *(pod.value_env(item.name, item.value) for item in resolved.spec.engine.env),
     )
+    given = [pod.value_env(item.name, item.value) for item in resolved.spec.engine.env]
+    # A name given twice could be created, but never applied again: the user's wins.
+    names = {item["name"] for item in given}
+    return (*(item for item in own if item["name"] not in names), *given)
 
 
 def _volumes(

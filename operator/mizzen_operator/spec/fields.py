@@ -55,6 +55,7 @@ Quantity = Annotated[
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "pattern": QUANTITY_PATTERN,
+            "minimum": 0,
             "maxLength": 24,
         }
     ),

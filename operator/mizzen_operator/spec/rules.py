@@ -18,7 +18,7 @@ from mizzen_operator.worker_contract import OWNED_ENV_PREFIX, OWNED_FLAGS
 
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 MAX_NAME_LENGTH = 38
-OWNED_FLAG_PATTERN = f"^({'|'.join(OWNED_FLAGS)})(=.*)?$"
+OWNED_FLAG_PATTERN = f"(?s)^({'|'.join(OWNED_FLAGS)})(=.*)?$"
 _OWNED = re.compile(OWNED_FLAG_PATTERN)
 UNAVAILABLE = "not available in this version"
 UNAVAILABLE_PREFIX = "unavailable-"
@@ -165,7 +165,7 @@ _WRITTEN_RULES = (
         field="spec.engine.args",
         cel="!has(self.engine.args) || "
         f"!self.engine.args.exists(a, a.matches('{OWNED_FLAG_PATTERN}'))",
-        holds=lambda service: not any(_OWNED.match(arg) for arg in service.spec.engine.args),
+        holds=lambda service: not any(_OWNED.fullmatch(arg) for arg in service.spec.engine.args),
         message="one of these flags is set by the operator",
         remedy="remove it and use the field of the spec that it belongs to, such as "
         "engine.contextLength or worker.parallelism",

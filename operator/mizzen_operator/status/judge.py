@@ -201,7 +201,9 @@ def _routing_ready(view: View) -> Verdict:
     found = [
         facts
         for facts in view.observed.services
-        if facts.child.name == view.resolved.name and view.observed.owns(facts.child)
+        if facts.child.name == view.resolved.name
+        and view.observed.owns(facts.child)
+        and not facts.child.deleting
     ]
     if not found:
         return no(ROUTING_READY, "ServiceMissing", f"Service {view.resolved.name} is not there yet")

@@ -159,6 +159,27 @@ def test_an_apply_names_the_uid_and_its_manager(server: ApiServer) -> None:
     assert seen.body["metadata"] == {"name": "chat", "uid": "u1", "resourceVersion": "7"}
 
 
+def test_ownership_is_written_at_one_version_and_nothing_else(server: ApiServer) -> None:
+    server.answer(200, {"metadata": {}})
+    fields = [{"manager": "mizzen-controller", "operation": "Apply"}]
+    precondition = Precondition(uid=ObjectUid("u1"), resource_version=7)
+    run(server, lambda client: client.own(REF, fields, precondition))
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("PATCH", f"{PATH}?fieldManager=mizzen-controller")
+    assert seen.headers["Content-Type"] == "application/merge-patch+json"
+    assert seen.body == {"metadata": {"uid": "u1", "resourceVersion": "7", "managedFields": fields}}
+
+
+def test_a_status_is_overwritten_at_one_version(server: ApiServer) -> None:
+    server.answer(200, {"metadata": {}})
+    precondition = Precondition(uid=ObjectUid("u1"), resource_version=7)
+    run(server, lambda client: client.overwrite_status(REF, {"a": [1]}, precondition))
+    (seen,) = server.seen
+    assert seen.path == f"{PATH}/status?fieldManager=mizzen-status"
+    assert seen.headers["Content-Type"] == "application/merge-patch+json"
+    assert seen.body == {"metadata": {"uid": "u1", "resourceVersion": "7"}, "status": {"a": [1]}}
+
+
 def test_a_secret_answers_with_metadata_only(server: ApiServer) -> None:
     server.answer(201, {"metadata": {"uid": "u1"}})
     server.answer(200, {"metadata": {"uid": "u1"}})

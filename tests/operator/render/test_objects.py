@@ -116,6 +116,26 @@ def test_every_mount_has_its_volume_and_weights_are_read_only(service: Resolved)
         assert volumes["models"]["persistentVolumeClaim"]["readOnly"] is True
 
 
+@pytest.mark.parametrize("name", ["HOME", "TRITON_CACHE_DIR"])
+def test_a_variable_of_the_user_takes_the_place_of_ours(name: str) -> None:
+    engine = {"env": [{"name": name, "value": "/elsewhere"}]}
+    (pod,) = _pods(resolved(engine=engine))
+    (container,) = pod["spec"]["containers"]
+    found = [item["value"] for item in container["env"] if item["name"] == name]
+    assert found == ["/elsewhere"]
+
+
+def test_no_text_of_the_user_is_expanded_by_the_kubelet() -> None:
+    source = {"pvc": {"claimName": "weights", "path": "$(A).gguf"}}
+    engine = {"args": ["$(A)", "$$(A)"], "env": [{"name": "A", "value": "--model=$$(B)"}]}
+    (pod,) = _pods(resolved(model={"source": source}, engine=engine))
+    (container,) = pod["spec"]["containers"]
+    # The kubelet reads $$ as $ and expands $(A) only after a single one.
+    assert container["args"][1] == "/models/$$(A).gguf"
+    assert container["args"][-2:] == ["$$(A)", "$$$$(A)"]
+    assert {"name": "A", "value": "--model=$$$$(B)"} in container["env"]
+
+
 def test_a_role_gets_only_the_keys_it_needs() -> None:
     worker, tokenizer = (
         {item["key"] for volume in pod["spec"]["volumes"] for item in _key_items(volume)}

@@ -97,7 +97,11 @@ RULE_EXAMPLES: dict[str, Example] = {
     ),
     "engine-args-owned": Example(
         good=(_args(), _args("--max-running-requests", "8"), _args("--model-seed=1")),
-        bad=(_args("--model", "x"), _args("--max-running-requests=8", "--listen=tcp://[::]:1")),
+        bad=(
+            _args("--model", "x"),
+            _args("--max-running-requests=8", "--listen=tcp://[::]:1"),
+            _args("--model=x\ny"),
+        ),
     ),
     "engine-env-owned": Example(
         good=(_env("OMP_NUM_THREADS"), _env("X_MIZZEN_Y")), bad=(_env("A", "MIZZEN_ROLE"),)
@@ -229,6 +233,7 @@ SCHEMA_EXAMPLES: dict[str, Example] = {
         bad=(
             _worker(resources={"limits": {"memory": "lots"}}),
             _worker(resources={"limits": {"cpu": 1.5}}),
+            _worker(resources={"limits": {"cpu": -1}}),
             _worker(resources={"limits": {f"x/{index}": 1 for index in range(17)}}),
         ),
     ),
