@@ -118,11 +118,16 @@ class KopfWatch:
 
     async def _watch(self) -> None:
         namespace = self._scope.namespace
-        await kopf.operator(
-            registry=self._registry,
-            settings=watch_settings(),
-            standalone=True,
-            clusterwide=not namespace,
-            namespaces=[namespace] if namespace else [],
-            stop_flag=self._stop,
-        )
+        try:
+            await kopf.operator(
+                registry=self._registry,
+                settings=watch_settings(),
+                standalone=True,
+                clusterwide=not namespace,
+                namespaces=[namespace] if namespace else [],
+                stop_flag=self._stop,
+            )
+        finally:
+            # A thread of kopf's waits for it, and the loop's end for that thread: a watch that
+            # failed would never be known to have ended.
+            self._stop.set()

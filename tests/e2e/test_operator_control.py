@@ -428,6 +428,22 @@ def test_started_before_the_definition_it_waits_and_says_so(
     wait_for("objects", lambda: "Service/chat" in children(installed, namespace))
 
 
+def test_it_ends_when_the_definition_goes_and_works_on_after_a_restart(
+    installed: Cluster, namespace: str, operator: OperatorProcess
+) -> None:
+    operator.start()
+    operator.wait_until_synced()
+    try:
+        installed.kubectl("delete", "crd", "inferenceservices.serving.mizzen.dev")
+        assert operator.wait() == 1
+    finally:
+        install(installed, {"replicas": 0})
+    operator.start()
+    operator.wait_until_synced()
+    apply(installed, namespace, service())
+    wait_for("objects", lambda: "Service/chat" in children(installed, namespace))
+
+
 def test_a_stolen_lease_ends_the_process_at_once(
     installed: Cluster, operator: OperatorProcess
 ) -> None:
