@@ -5,6 +5,7 @@ Does not own any decision: it reads files, calls the pure functions and prints. 
 """
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -139,6 +140,12 @@ def _documents(name: str) -> Iterator[_Document]:
         if not isinstance(body, dict):
             message = f"document {number} is not a map"
             raise yaml.YAMLError(message)
+        try:
+            json.dumps(body, default=str)
+        except (TypeError, ValueError, RecursionError) as error:
+            # YAML has maps with keys that are no text, and values that hold themselves.
+            message = f"document {number} cannot be written as JSON: {error}"
+            raise yaml.YAMLError(message) from error
         yield _Document(place=f"{name}, document {number}", body=body)
 
 

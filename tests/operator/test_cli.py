@@ -81,6 +81,25 @@ def test_a_file_without_a_service_is_refused(
     assert capsys.readouterr().err.splitlines()[-1].startswith("mizzen plan: ")
 
 
+@pytest.mark.parametrize(
+    "text", ["2020-01-01: x", "a: &a [*a]", "? [1]\n: x"], ids=["key", "cycle", "list-as-key"]
+)
+def test_yaml_that_json_cannot_hold_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.plan_verb(["-f", _file(tmp_path, f"{GOOD}{text}\n")]) == 2
+    assert "mizzen plan: cannot read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["namespace", "uid", "generation"])
+def test_metadata_of_a_wrong_type_is_named(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = yaml.safe_dump(document({"metadata": {"name": "demo", key: [1]}}))
+    assert cli.plan_verb(["-f", _file(tmp_path, bad)]) == 1
+    assert f"metadata.{key}: is not what" in capsys.readouterr().err
+
+
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.plan_verb(["-f", "/nowhere.yaml"]) == 2
     assert "/nowhere.yaml" in capsys.readouterr().err

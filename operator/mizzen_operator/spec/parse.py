@@ -14,6 +14,7 @@ from mizzen_operator.errors import Problem, SpecError
 from mizzen_operator.spec.model import API_VERSION, KIND, InferenceService, Spec
 
 MAX_VALUE_TEXT = 80
+_METADATA = (("namespace", str), ("uid", str), ("generation", int))
 
 
 def parse(obj: Mapping[str, Any]) -> InferenceService:
@@ -24,6 +25,9 @@ def parse(obj: Mapping[str, Any]) -> InferenceService:
     meta = obj.get("metadata")
     if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
         raise SpecError([_missing("metadata.name", "give the object a name")])
+    wrong = [key for key, kind in _METADATA if meta.get(key) and type(meta[key]) is not kind]
+    if wrong:
+        raise SpecError(_no_metadata(key, meta[key]) for key in wrong)
     if (obj.get("apiVersion"), obj.get("kind")) != (API_VERSION, KIND):
         found = f"{obj.get('apiVersion')}/{obj.get('kind')}"
         raise SpecError(
@@ -49,6 +53,15 @@ def parse(obj: Mapping[str, Any]) -> InferenceService:
         uid=meta.get("uid") or "",
         generation=meta.get("generation") or 1,
         spec=typed,
+    )
+
+
+def _no_metadata(key: str, value: Any) -> Problem:
+    return Problem(
+        field=f"metadata.{key}",
+        value=_short(value),
+        message="is not what the API server writes there",
+        remedy="put it in quotes if it is a name, else remove it",
     )
 
 
