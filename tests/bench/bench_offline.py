@@ -102,7 +102,10 @@ def make_peers(arguments: argparse.Namespace) -> list[Peer]:
     if arguments.with_dense:
         peers.append(OursDense(arguments.model, arguments.threads))
     if not arguments.without_transformers:
-        peers += [Transformers(gguf_path, dtype) for dtype in (torch.float32, torch.bfloat16)]
+        peers += [
+            Transformers(gguf_path, dtype, arguments.threads)
+            for dtype in (torch.float32, torch.bfloat16)
+        ]
     if arguments.llama_bin is not None:
         peers.append(LlamaCpp(arguments.llama_bin, gguf_path, arguments.threads))
     return peers

@@ -152,8 +152,9 @@ class OursDense(_Ours):
 class Transformers:
     """Its own generation loop's inner step: forward with its KV cache, argmax."""
 
-    def __init__(self, gguf_path: Path, dtype: torch.dtype) -> None:
+    def __init__(self, gguf_path: Path, dtype: torch.dtype, threads: int) -> None:
         self.name = f"transformers {str(dtype).removeprefix('torch.')}"
+        self._threads = threads
         self._model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             gguf_path.parent, gguf_file=gguf_path.name, dtype=dtype
         ).eval()
@@ -161,6 +162,7 @@ class Transformers:
 
     @torch.inference_mode()
     def tokens_per_s(self, workload: Workload) -> float:
+        torch.set_num_threads(self._threads)  # ours leaves torch one thread
         ids = torch.from_numpy(workload.prompts())
         started = time.perf_counter()
         cache = DynamicCache(config=self._model.config)

@@ -155,9 +155,12 @@ def _build_forward(
     keys = pool.keys(0)
     instruction_set = _instruction_set(options, checkpoint.facts, keys.device)
     if instruction_set is not None:
+        num_threads = torch.get_num_threads()
+        # What is left to torch is small (sampling), and its pool spins on the cores of the crew.
+        torch.set_num_threads(1)
         settings = NativeSettings(
             instruction_set=instruction_set,
-            num_threads=torch.get_num_threads(),
+            num_threads=num_threads,
             num_heads=checkpoint.facts.shape.num_heads,
             table=rotary_table(checkpoint.facts.rotary, context_length),
             eps=checkpoint.facts.rms_norm_eps,
