@@ -212,7 +212,8 @@ def test_what_a_hand_added_to_objects_and_status_goes(
     operator.start()
     apply(installed, namespace, service())
     wait_for("objects", lambda: condition(installed, namespace, "chat", "Ready"))
-    before = status()
+    before = wait_for("a group in the status", lambda: status().get("groups") and status())
+    (group,) = [item["name"] for item in before["groups"]]
     container = {"name": "more", "image": "none"}
     pod = {"spec": {"template": {"spec": {"containers": [container]}}}}
     installed.kubectl(
@@ -231,9 +232,19 @@ def test_what_a_hand_added_to_objects_and_status_goes(
         "the status is the operator's again",
         lambda: (
             {item["type"] for item in status()["conditions"]} == names
-            and status()["groups"] == before["groups"]
+            and [item["name"] for item in status()["groups"]] == [group]
             and status()["replicas"] == before["replicas"]
         ),
+    )
+    # Nor does taking them back keep the operator from emptying a list itself.
+    apply(installed, namespace, service(replicas=0))
+    wait_for("no groups", lambda: not status().get("groups"))
+    apply(installed, namespace, service())
+    wait_for("a group", lambda: status().get("groups"))
+    apply(installed, namespace, service(tokenizer={"resources": {"limits": {"a b": 1}}}))
+    wait_for(
+        "a refusal is told",
+        lambda: condition(installed, namespace, "chat", "Accepted").get("reason") == "InvalidSpec",
     )
 
 

@@ -219,14 +219,15 @@ class FakeCluster:
         self.after_write(call)
         return stored
 
-    async def overwrite_status(
-        self, ref: ObjectRef, status: Manifest, precondition: Precondition
+    async def replace_in_status(
+        self, ref: ObjectRef, fields: Manifest, precondition: Precondition
     ) -> Manifest:
         self._begin(call := Call("patch", ref, subresource=Subresource.STATUS.value))
         entry = self._entry(ref)
         self._check(ref, entry, precondition)
         new = copy.deepcopy(entry.manifest)
-        new["status"] = {**new.get("status", {}), **copy.deepcopy(dict(status))}
+        status = {**new.get("status", {}), **copy.deepcopy(dict(fields))}
+        new["status"] = {key: value for key, value in status.items() if value is not None}
         stored = self._store(ref, entry, new)
         self.after_write(call)
         return stored

@@ -74,10 +74,10 @@ class ClusterClient(Protocol):
     ) -> Manifest:
         """Server-side apply, forced, to a known UID only; ConflictError if that is gone."""
 
-    async def overwrite_status(
-        self, ref: ObjectRef, status: Manifest, precondition: Precondition
+    async def replace_in_status(
+        self, ref: ObjectRef, fields: Manifest, precondition: Precondition
     ) -> Manifest:
-        """Replace each field of the status, lists as a whole, whoever wrote their entries."""
+        """Replace some fields of the status, whoever wrote them; None removes one."""
 
     async def own(
         self, ref: ObjectRef, managed_fields: Sequence[Manifest], precondition: Precondition

@@ -168,8 +168,8 @@ class KubernetesClient:
             )
         )
 
-    async def overwrite_status(
-        self, ref: ObjectRef, status: Manifest, precondition: Precondition
+    async def replace_in_status(
+        self, ref: ObjectRef, fields: Manifest, precondition: Precondition
     ) -> Manifest:
         """See `ClusterClient`."""
         return await self.call(
@@ -179,7 +179,7 @@ class KubernetesClient:
                 method="PATCH",
                 subresource=Subresource.STATUS,
                 query=(("fieldManager", FieldManager.STATUS.value),),
-                body={"metadata": _preconditions(precondition), "status": status},
+                body={"metadata": _preconditions(precondition), "status": fields},
                 content_type=MERGE_PATCH,
             )
         )

@@ -80,11 +80,11 @@ class StatusWriter:
 
     async def _write(self, service: StoredObject, status: Mapping[str, Any]) -> None:
         written = await self._send(service, status)
-        if written.manifest.get("status") != status:
-            # Conditions or groups that somebody else added outlive an apply.
+        taken_back = additions(written.manifest.get("status") or {}, status)
+        if taken_back:
             precondition = Precondition(uid=written.uid, resource_version=written.resource_version)
-            overwritten = await self._client.overwrite_status(service.ref, status, precondition)
-            written = stored_object(service.kind, overwritten)
+            replaced = await self._client.replace_in_status(service.ref, taken_back, precondition)
+            written = stored_object(service.kind, replaced)
         self._store.wrote(written, now_s=self._clock())
         self._last[ServiceUid(service.uid)] = LastWrite(
             wanted=status, kept=written.manifest.get("status") or {}, at_s=self._clock()
@@ -111,6 +111,19 @@ class StatusWriter:
         except ForbiddenError as error:
             # A namespace that ends takes no Events; the status matters more.
             logger.warning("no Event for %s: %s", service.ref, error)
+
+
+def additions(live: Mapping[str, Any], applied: Mapping[str, Any]) -> dict[str, Any]:
+    """Lists of the live status that hold more than was applied, as a merge patch; pure.
+
+    An empty list is patched as absent: written, it would be owned by the patch, and no later apply
+    could remove it.
+    """
+    return {
+        key: items or None
+        for key, items in applied.items()
+        if isinstance(items, list) and len(live.get(key) or ()) > len(items)
+    }
 
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Occurrence]:

@@ -170,10 +170,10 @@ def test_ownership_is_written_at_one_version_and_nothing_else(server: ApiServer)
     assert seen.body == {"metadata": {"uid": "u1", "resourceVersion": "7", "managedFields": fields}}
 
 
-def test_a_status_is_overwritten_at_one_version(server: ApiServer) -> None:
+def test_a_part_of_a_status_is_replaced_at_one_version(server: ApiServer) -> None:
     server.answer(200, {"metadata": {}})
     precondition = Precondition(uid=ObjectUid("u1"), resource_version=7)
-    run(server, lambda client: client.overwrite_status(REF, {"a": [1]}, precondition))
+    run(server, lambda client: client.replace_in_status(REF, {"a": [1]}, precondition))
     (seen,) = server.seen
     assert seen.path == f"{PATH}/status?fieldManager=mizzen-status"
     assert seen.headers["Content-Type"] == "application/merge-patch+json"
