@@ -1,5 +1,6 @@
 """Owns what every test shares: hypothesis profiles, golden files, and what a skip must say."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the expected files of golden tests; the diff is the review",
     )
+
+
+def pytest_configure() -> None:
+    """Give torch and BLAS one thread each: tests run side by side; set before either is loaded."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

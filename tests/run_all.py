@@ -7,6 +7,7 @@ repeated by hand. Not here: what is tested, and the set-up before it (.ci/setup.
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -81,6 +82,11 @@ def _tool(step: str, *command: str) -> Step:
     return Step(name=step, run=work)
 
 
+def failed_tests(log: str) -> list[str]:
+    """Return the lines of a pytest log that name what failed."""
+    return [line for line in log.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+
+
 def check() -> int:
     """Run every quick check side by side."""
     steps = (
@@ -92,13 +98,18 @@ def check() -> int:
         _tool("dead-code", "vulture"),
         _tool("unit", "pytest", "-q", "-n", "2", "-m", QUICK),
     )
+    began = time.monotonic()
     try:
         failures = run_each(steps, logs=OUT / "check")
     except KeyboardInterrupt:
         return 130
+    log = (OUT / "check" / "unit.log").read_text(encoding="utf-8")
+    for line in failed_tests(log):
+        print(line, file=sys.stderr)
     for failure in failures:
         print(f"\ncheck failed: {failure}", file=sys.stderr)
-    print((OUT / "check" / "unit.log").read_text(encoding="utf-8").splitlines()[-1])
+    outcome = f"{len(failures)} of {len(steps)} checks failed" if failures else "all checks passed"
+    print(f"{log.splitlines()[-1]}\n{outcome} in {time.monotonic() - began:.0f} s")
     return int(bool(failures))
 
 
