@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 
 from mizzen_worker.contracts.errors import RequestError
+from mizzen_worker.http_api.misspelling import refuse_misspelt
 from mizzen_worker.http_api.validation import sentence_of
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -24,6 +25,7 @@ async def read_body(request: Request, kind: type[Body]) -> tuple[dict[str, Any],
     if not isinstance(raw, dict):
         msg = "the body is no JSON object; send one"
         raise RequestError(msg)
+    refuse_misspelt(raw, kind.model_fields)
     try:
         return raw, kind.model_validate_json(payload)
     except ValidationError as error:

@@ -15,6 +15,7 @@ from mizzen_worker.contracts.request import FinishKind, SamplingParams
 from mizzen_worker.http_api.body import json_response, read_body
 from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.generation import Generation, IndexedOutput
+from mizzen_worker.http_api.misspelling import refuse_misspelt
 from mizzen_worker.http_api.schemas import GenerateRequest, NativeSampling
 from mizzen_worker.http_api.sse import KEEP_ALIVE, event, stream_answer, unless_disconnected
 from mizzen_worker.http_api.validation import at_most, refuse_unserved
@@ -94,10 +95,13 @@ class _Frames:
 
 def _refuse_unserved(raw: dict[str, Any]) -> None:
     refuse_unserved(raw)
-    sampling = raw.get("sampling_params")
-    for one in sampling if isinstance(sampling, list) else [sampling]:
-        if isinstance(one, dict):
-            refuse_unserved(one, prefix="sampling_params.")
+    given = raw.get("sampling_params")
+    every = given if isinstance(given, list) else [given]
+    samplings = [one for one in every if isinstance(one, dict)]
+    names = dict.fromkeys(name for one in samplings for name in one)
+    refuse_misspelt(names, NativeSampling.model_fields, prefix="sampling_params.")
+    for one in samplings:
+        refuse_unserved(one, prefix="sampling_params.")
 
 
 async def _prompts(

@@ -1,7 +1,7 @@
 """Owns the bodies of requests: pydantic models of OpenAI's and the native API; owns no meaning.
 
 Unknown fields are dropped; ``validation.refuse_unserved`` looks at the raw body for those that
-would change an answer.
+would change an answer, ``misspelling.refuse_misspelt`` for those that are nearly one of these.
 """
 
 from typing import Annotated, Any, Literal

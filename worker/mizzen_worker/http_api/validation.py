@@ -1,7 +1,7 @@
 """Owns turning what pydantic says into one sentence: field, what is wrong, value, remedy. Pure.
 
 Also owns which fields are known but not served yet: with a value that would change the answer they
-are refused by name, never ignored. Fields nobody knows are ignored, as OpenAI's API does.
+are refused by name, never ignored. Fields nobody knows are ``misspelling.py``'s.
 """
 
 from collections.abc import Mapping, Sequence
