@@ -31,6 +31,21 @@ def test_objects_are_printed_as_yaml(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "# Secret demo-curve with new CURVE keys" in out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "mizzen plan: use -f FILE"),
+        (["a.yaml"], "mizzen plan: use -f a.yaml"),
+        (["-f", "a.yaml", "b.yaml"], "mizzen plan: use -f FILE (once"),
+    ],
+)
+def test_a_file_that_is_not_named_is_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.plan_verb(arguments) == 2
+    assert capsys.readouterr().err.startswith(sentence)
+
+
 @pytest.mark.parametrize("text", ["12e3", "1e5", "012", "1.5", "0x1f", "-1", "+1", "1_000", "."])
 def test_texts_that_look_like_numbers_are_quoted(text: str) -> None:
     assert cli.as_yaml({"a": text}) == f"a: '{text}'\n"

@@ -33,10 +33,12 @@ def test_help_names_each_verb_with_its_summary(capsys: pytest.CaptureFixture[str
     [
         (["--version"], 0, f"mizzen {__version__}"),
         (["serv"], 2, "serv is no verb; did you mean serve?"),
+        (["--verison"], 2, "--verison is no flag; did you mean --version?"),
         (["qqqqq"], 2, "mizzen --help lists them"),
         ([], 2, "usage: mizzen VERB"),
         (["serve"], 2, "mizzen serve: --model is missing"),
         (["serve", "/nowhere"], 2, "/nowhere does not exist"),
+        (["serve", "/nowhere"], 2, "`make setup` of a source checkout puts a small one"),
         (["worker", "--model", "/", "--listen", "tcp://0.0.0.0:1"], 2, "without protection"),
         (["show-config"], 2, "usage: mizzen show-config"),
         (["show-config", "serve", "m"], 0, "--kv-tokens"),

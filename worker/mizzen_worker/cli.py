@@ -25,6 +25,8 @@ OWN_VERBS = {
 }
 """This package's verbs, also where it runs from its sources without being installed."""
 
+_OWN_FLAGS = ("--help", "--version")
+
 _EXAMPLES = """\
 examples:
   mizzen serve ./model.gguf                  serve a model on this machine
@@ -45,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     verb = verbs.get(given[0])
     if verb is None:
-        sys.stderr.write(f"mizzen: {given[0]} is no verb{_suggestion(given[0], verbs)}\n")
+        kind, known = ("flag", _OWN_FLAGS) if given[0].startswith("-") else ("verb", tuple(verbs))
+        sys.stderr.write(f"mizzen: {given[0]} is no {kind}{_suggestion(given[0], known)}\n")
         return 2
     return _run(verb, given[1:])
 
@@ -101,9 +104,9 @@ def _run(verb: EntryPoint, arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _suggestion(word: str, verbs: Mapping[str, EntryPoint]) -> str:
+def _suggestion(word: str, known: Sequence[str]) -> str:
     # difflib is slow to import and only wanted here.
     import difflib  # noqa: PLC0415
 
-    close = difflib.get_close_matches(word, list(verbs), n=1)
+    close = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {close[0]}?" if close else "; mizzen --help lists them"

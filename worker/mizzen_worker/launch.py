@@ -71,7 +71,10 @@ def plan_launch(
     model = configuration.group(ModelOptions)
     wire = configuration.group(WireOptions)
     if not model.model.exists():
-        msg = f"--model: {model.model} does not exist; give a model folder or a .gguf file"
+        msg = (
+            f"--model: {model.model} does not exist; give a model folder or a .gguf file"
+            " (`make setup` of a source checkout puts a small one under ~/.cache/mizzen/models)"
+        )
         raise ConfigError(msg)
     served_name = model.served_model_name or default_model_name(
         find_gguf(model.model) or model.model

@@ -18,6 +18,7 @@ from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.contracts.operator_names import PATH_DRAIN, PORT_ADMIN
 
 _EXTRA_WAIT_S = 10.0
+_ABSENT = "-"
 _DESCRIPTIONS = {
     Role.SERVE: (
         "Serve a model on this machine: HTTP server, tokenizer, detokenizer and one worker.\n"
@@ -121,11 +122,22 @@ def _with_configuration(
 
 
 def _print_configuration(configuration: Configuration) -> int:
+    from mizzen_worker.effective import effective_values  # noqa: PLC0415 - brings tokenizers in
+
+    outcomes = effective_values(configuration)
     width = max(len(flag) for flag in configuration.values)
     for flag, resolved in configuration.values.items():
-        value = resolved.value
-        if isinstance(value, tuple):
-            value = ",".join(value)
-        shown = "-" if value is None else value
-        sys.stdout.write(f"{flag:<{width}}  {shown}  ({resolved.source})\n")
+        value, why = _shown(resolved.value), resolved.source
+        outcome = outcomes.get(flag)
+        if outcome is not None:
+            given = "" if value == _ABSENT else f" {value}"
+            why = f"{why}{given}: {outcome.reason}"
+            value = outcome.value or _ABSENT
+        sys.stdout.write(f"{flag:<{width}}  {value}  ({why})\n")
     return 0
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _ABSENT
+    return ",".join(value) if isinstance(value, tuple) else str(value)

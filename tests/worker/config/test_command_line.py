@@ -51,6 +51,7 @@ def test_groups_of_other_roles_have_defaults() -> None:
         ),
         (["m", "--listen", "tcp://a:1"], "--listen is no flag of mizzen serve"),
         (["m", "--drain-deadline", "-1"], "it must be 0 seconds or more"),
+        (["m", "n"], "one MODEL only: 'n' is too many"),
         (["m", "--model", "n"], "the model is given twice"),
         ([], "--model is missing; give it: model to serve"),
         (["m", "--config", "/nowhere.yaml"], "--config: /nowhere.yaml cannot be read"),

@@ -153,3 +153,4 @@ def test_url_and_a_line_that_works_are_announced_once() -> None:
     assert text.count("m is served at http://127.0.0.1:80/v1") == 1
     body = text.split("-d '")[1].rstrip("'\n")
     assert json.loads(body)["model"] == "m"
+    assert json.loads(body)["temperature"] == 0

@@ -68,6 +68,9 @@ def parse_command_line(
     known = frozenset({option.flag for option in options_of(role)} | {_FLAG_CONFIG})
     if unknown:
         word = unknown[0].partition("=")[0]
+        if role is Role.SERVE and not word.startswith("-"):
+            msg = f"one MODEL only: {unknown[0]!r} is too many"
+            raise ConfigError(msg)
         msg = f"{word} is no flag of mizzen {role.value}{did_you_mean(word, known)}"
         raise ConfigError(msg)
     flags = {

@@ -129,7 +129,7 @@ class _Counted:
             self._engine.recorder.count(HTTP_REQUESTS, 1, route, str(status))
             level = logging.DEBUG if route in _QUIET_ROUTES else logging.INFO
             fields = {
-                "request_id": request_id,
+                **({"request_id": request_id} if request_id else {}),
                 "route": route,
                 "status": status,
                 "seconds": round(self._engine.clock() - begun_s, 4),

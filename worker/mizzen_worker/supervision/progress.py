@@ -59,7 +59,7 @@ class Announcer:
         shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
         url = f"http://{shown}:{port}"
         body = (
-            f'{{"model": "{self._served_name}", "stream": true, '
+            f'{{"model": "{self._served_name}", "temperature": 0, "stream": true, '
             '"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
         )
         self._out.write(
