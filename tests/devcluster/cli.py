@@ -195,7 +195,8 @@ def _build(_options: argparse.Namespace) -> None:
 
 
 def _down(options: argparse.Namespace) -> None:
-    stop_cell(user_folders().cell(options.name))
+    was_there = stop_cell(user_folders().cell(options.name))
+    print(f"{options.name}: {'ended' if was_there else 'was not running'}")
 
 
 def _env(options: argparse.Namespace) -> None:

@@ -345,11 +345,21 @@ def is_running(folder: CellFolder) -> bool:
     return False
 
 
-def stop_cell(folder: CellFolder) -> None:
-    """End a cluster, or sweep what a killed one left; returns when nothing is left."""
+def started_from(folder: CellFolder) -> Path | None:
+    """Return the checkout that a running cluster was started from, if it left word."""
+    place = json.loads(folder.record.read_text()).get("repository")
+    return Path(place) if place else None
+
+
+def stop_cell(folder: CellFolder) -> bool:
+    """End a cluster, or sweep what a killed one left; returns when nothing is left.
+
+    True when there was one to end.
+    """
     deadline = time.monotonic() + _STOP_TIMEOUT_S
-    asked = False
+    was_there = asked = False
     while (lock := Lock.try_take(folder.lock)) is None:
+        was_there = True
         if not asked:
             asked = _ask_to_stop(folder)
         if time.monotonic() > deadline:
@@ -358,6 +368,7 @@ def stop_cell(folder: CellFolder) -> None:
     if folder.path.exists():
         keeper.tidy(folder)
     lock.release()
+    return was_there
 
 
 def _ask_to_stop(folder: CellFolder) -> bool:

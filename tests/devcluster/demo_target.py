@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.devcluster.cluster import Cluster, is_running, stop_cell
+from tests.devcluster.cluster import Cluster, is_running, started_from, stop_cell
 from tests.devcluster.config import ClusterConfig
-from tests.devcluster.folders import user_folders
+from tests.devcluster.folders import REPOSITORY, CellFolder, user_folders
 from tests.devcluster.images import user_builder
 from tests.devcluster.images_load import load_everywhere
 from tests.devcluster.steps import Step, StepRun, run
@@ -106,13 +106,26 @@ def _port_forward(kubectl: list[str], service: str, port: int) -> Iterator[str]:
         process.wait()
 
 
+def foreign_start(folder: CellFolder) -> str:
+    """Say that a running cluster is of another checkout; "" when it is not."""
+    place = started_from(folder) if is_running(folder) else None
+    if place in (None, REPOSITORY):
+        return ""
+    return (
+        f"note: the running cluster was started from {place}; this demo puts the images and the "
+        f"resource of {REPOSITORY} into it"
+    )
+
+
 def open_local(logs: Path) -> Target:
     """Return the local cluster, started if need be, with the images of the working tree."""
     opened: list[Cluster] = []
     names: dict[str, str] = {}
+    folder = user_folders().cell(NAME)
+    if note := foreign_start(folder):
+        print(note, flush=True)
 
     def start(step: StepRun) -> None:
-        folder = user_folders().cell(NAME)
         if is_running(folder):
             opened.append(Cluster.attach(NAME))
             return

@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.devcluster.folders import REPOSITORY, user_folders
 from tests.devcluster.images_base import BASE, build_base
 from tests.devcluster.images_store import Image, ImageError, ImageStore, Say
+from tests.devcluster.steps import NOTE
 
 CONTEXT = (
     ".ci/image_requirements.py",
@@ -114,6 +115,7 @@ class ImageBuilder:
         name = f"{target.repository}:{key}"
         if self._store.has(name):
             return name
+        say(f"{NOTE}{target.name} is built: {self._reason(target)}")
         with self._store.locked(say):
             build_base(self._store, say)
             self._build(target, ("--target", target.name, "--tag", name), say)
@@ -127,6 +129,10 @@ class ImageBuilder:
 
     def read(self, name: str) -> Image:
         return self._store.read(name)
+
+    def _reason(self, target: Target) -> str:
+        others = [name for name in self._store.names() if name.startswith(f"{target.repository}:")]
+        return "its sources changed" if others else "it is not in the store"
 
     def _build(self, target: Target, arguments: tuple[str, ...], say: Say) -> None:
         self._uv_cache.mkdir(parents=True, exist_ok=True)

@@ -187,8 +187,8 @@ class Keeper:
             self._answer_next, sock=control.listen(self._folder.keeper_socket)
         )
         self._write_kubeconfig(api_port)
-        record = {"pid": os.getpid(), "cell_pid": cell_pid, "api_port": api_port}
-        record["nodes"] = self._order.config.nodes
+        record: dict[str, Any] = {"pid": os.getpid(), "cell_pid": cell_pid, "api_port": api_port}
+        record |= {"nodes": self._order.config.nodes, "repository": str(REPOSITORY)}
         self._folder.record.write_text(json.dumps(record))
 
     def _write_kubeconfig(self, api_port: int) -> None:

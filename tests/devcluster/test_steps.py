@@ -81,3 +81,12 @@ def test_each_step_runs_to_its_end_whatever_happens_to_others(tmp_path: Path) ->
     failures = run_each([*failing, _noted(order, "a")], logs=tmp_path, stream=io.StringIO())
     assert order == ["a"]
     assert sorted(str(failure).splitlines()[0] for failure in failures) == ["f: no f", "g: no g"]
+
+
+def test_a_note_stays_on_the_screen_and_other_lines_do_not(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    script = "echo much; echo 'note: it is built'"
+    step = Step(name="s", run=lambda s: s.command(["sh", "-c", script]))
+    run([step], logs=tmp_path, stream=shown)
+    assert "s: it is built\n" in shown.getvalue()
+    assert "much" not in shown.getvalue()

@@ -208,6 +208,22 @@ def test_neutral_and_unknown_fields_are_taken(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_refusal_is_logged_without_an_empty_request_id(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="mizzen_worker.http_api.app")
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            for body in ({}, {"text": "a", "sampling_params": {"max_new_tokens": 2}}):
+                await client.post("/generate", json=body)
+
+    asyncio.run(scenario())
+    refused, answered = (r.__dict__ for r in caplog.records if r.message == "answered")
+    assert "request_id" not in refused
+    assert answered["request_id"]
+
+
 def test_the_sdk_raises_its_own_errors(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path) as stack:
