@@ -13,8 +13,10 @@ from mizzen_operator.spec.rules import RULES, Rule
 from mizzen_operator.spec.schema import spec_schema
 
 _READY = ".status.conditions[?(@.type=='Ready')]"
+_AVAILABLE = ".status.conditions[?(@.type=='Available')]"
 _COLUMNS = (
     ("Model", "string", ".status.modelName", 'Name that clients put into "model".', 0),
+    ("Available", "string", f"{_AVAILABLE}.status", "One whole serving path is ready.", 0),
     ("Ready", "string", f"{_READY}.status", "Everything wanted is there and serves.", 0),
     ("Reason", "string", f"{_READY}.reason", "Why it is ready or not.", 0),
     ("Topology", "string", ".spec.topology", "Shape of the service.", 0),

@@ -37,6 +37,10 @@ class Topology(StrEnum):
     DISAGGREGATED = "Disaggregated"
 
 
+AVAILABLE_TOPOLOGIES = (Topology.UNIFIED, Topology.SPLIT)
+"""Those of this version; the schema names the reserved one too."""
+
+
 class PvcSource(StrictModel):
     """Weights on an existing PersistentVolumeClaim, mounted read-only."""
 

@@ -11,9 +11,15 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mizzen_operator.errors import Problem, SpecError
-from mizzen_operator.spec.model import API_VERSION, KIND, InferenceService, Spec
+from mizzen_operator.spec.model import (
+    API_VERSION,
+    AVAILABLE_TOPOLOGIES,
+    KIND,
+    InferenceService,
+    Spec,
+)
+from mizzen_operator.spec.wording import shown
 
-MAX_VALUE_TEXT = 80
 _METADATA = (("namespace", str), ("uid", str), ("generation", int))
 
 
@@ -59,7 +65,7 @@ def parse(obj: Mapping[str, Any]) -> InferenceService:
 def _no_metadata(key: str, value: Any) -> Problem:
     return Problem(
         field=f"metadata.{key}",
-        value=_short(value),
+        value=shown(value),
         message="is not what the API server writes there",
         remedy="put it in quotes if it is a name, else remove it",
     )
@@ -85,6 +91,8 @@ def _problem(error: ErrorDetails, spec: Any) -> Problem:
             "is not a field of this version",
             "remove it, or compare its spelling with kubectl explain inferenceservice",
         ),
+        # The only enumeration: pydantic would offer the reserved member too.
+        "enum": ("is not a topology of this version", f"use {' or '.join(AVAILABLE_TOPOLOGIES)}"),
     }
     message, remedy = known.get(error["type"], (_lower_first(error["msg"]), "correct the value"))
     return Problem(field=path, value=value, message=message, remedy=remedy)
@@ -102,14 +110,7 @@ def _locate(loc: tuple[int | str, ...], spec: Any) -> tuple[str, str]:
             continue
         path = f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}"
         value = value[step] if inside else None
-    return path, _short(value)
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= MAX_VALUE_TEXT else f"{text[: MAX_VALUE_TEXT - 3]}..."
+    return path, shown(value)
 
 
 def _lower_first(text: str) -> str:

@@ -11,9 +11,17 @@ from decimal import Decimal
 from typing import Any
 
 from mizzen_operator.errors import INVALID_SPEC, NOT_AVAILABLE, Problem
-from mizzen_operator.spec.model import InferenceService, Parallelism, Resources, Spec, Topology
+from mizzen_operator.spec.model import (
+    AVAILABLE_TOPOLOGIES,
+    InferenceService,
+    Parallelism,
+    Resources,
+    Spec,
+    Topology,
+)
 from mizzen_operator.spec.quantity import quantity_value
 from mizzen_operator.spec.schema import reserved_paths, spec_schema
+from mizzen_operator.spec.wording import shown
 from mizzen_operator.worker_contract import OWNED_ENV_PREFIX, OWNED_FLAGS
 
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -40,6 +48,8 @@ class Rule:
     remedy: str
     reason: str = INVALID_SPEC
     at_root: bool = False
+    finding: Callable[[InferenceService], str] | None = None
+    """What is wrong in this very service, values included; replaces message and value there."""
 
     def text(self) -> str:
         """What a person reads at admission."""
@@ -47,32 +57,41 @@ class Rule:
 
     def problem(self, service: InferenceService) -> Problem:
         """The broken rule as a problem of this service."""
+        found = self.finding(service) if self.finding is not None else ""
         return Problem(
             field=self.field,
-            value=_value_at(service, self.field),
-            message=self.message,
+            value="" if found else shown(_value_at(service, self.field)),
+            message=found or self.message,
             remedy=self.remedy,
             reason=self.reason,
         )
 
 
-def _value_at(service: InferenceService, path: str) -> str:
+def _value_at(service: InferenceService, path: str) -> Any:
+    """The value there; None if there is none."""
     if path == "metadata.name":
         return service.name
     value: Any = service.spec.model_dump(by_alias=True, mode="json", exclude_none=True)
     for step in path.split(".")[1:]:
         if not isinstance(value, Mapping) or step not in value:
-            return ""
+            return None
         value = value[step]
-    return str(value)
+    return value
 
 
-def _requests_fit(resources: Resources) -> bool:
-    return all(
-        quantity_value(amount) <= quantity_value(resources.limits[name])
+def _oversized(resources: Resources) -> str:
+    """The requests above their limits, in words; empty if there are none."""
+    return ", ".join(
+        f"{name} request {amount} is above its limit {resources.limits[name]}"
         for name, amount in resources.requests.items()
         if name in resources.limits
+        and quantity_value(amount) > quantity_value(resources.limits[name])
     )
+
+
+def _oversized_tokenizer(service: InferenceService) -> str:
+    tokenizer = service.spec.tokenizer
+    return "" if tokenizer is None else _oversized(tokenizer.resources)
 
 
 def _is_zero(count: int | str) -> bool:
@@ -97,7 +116,7 @@ def _unavailable(path: str) -> Rule:
         id=f"{UNAVAILABLE_PREFIX}{path.replace('.', '-')}",
         field=f"spec.{path}",
         cel=f"!({guard})",
-        holds=lambda service: _value_at(service, f"spec.{path}") == "",
+        holds=lambda service: _value_at(service, f"spec.{path}") is None,
         message=f"{path} is {UNAVAILABLE}",
         remedy="remove it",
         reason=NOT_AVAILABLE,
@@ -125,7 +144,7 @@ _WRITTEN_RULES = (
         cel="self.topology != 'Disaggregated'",
         holds=lambda service: service.spec.topology is not Topology.DISAGGREGATED,
         message=f"topology Disaggregated is {UNAVAILABLE}",
-        remedy="use Unified or Split",
+        remedy=f"use {' or '.join(AVAILABLE_TOPOLOGIES)}",
         reason=NOT_AVAILABLE,
     ),
     Rule(
@@ -248,7 +267,8 @@ _WRITTEN_RULES = (
         id="worker-requests-fit",
         field="spec.worker.resources",
         cel=None,
-        holds=lambda service: _requests_fit(service.spec.worker.resources),
+        holds=lambda service: not _oversized(service.spec.worker.resources),
+        finding=lambda service: _oversized(service.spec.worker.resources),
         message="a request is larger than its limit",
         remedy="lower the request or raise the limit",
     ),
@@ -256,9 +276,8 @@ _WRITTEN_RULES = (
         id="tokenizer-requests-fit",
         field="spec.tokenizer.resources",
         cel=None,
-        holds=lambda service: (
-            service.spec.tokenizer is None or _requests_fit(service.spec.tokenizer.resources)
-        ),
+        holds=lambda service: not _oversized_tokenizer(service),
+        finding=_oversized_tokenizer,
         message="a request is larger than its limit",
         remedy="lower the request or raise the limit",
     ),

@@ -97,4 +97,13 @@ def test_scale_status_and_columns() -> None:
     assert VERSION["subresources"]["scale"]["specReplicasPath"] == ".spec.replicas"
     assert "status" in VERSION["subresources"]
     names = [column["name"] for column in VERSION["additionalPrinterColumns"]]
-    assert names == ["Model", "Ready", "Reason", "Topology", "Workers", "URL", "Age"]
+    assert names == [
+        "Model",
+        "Available",
+        "Ready",
+        "Reason",
+        "Topology",
+        "Workers",
+        "URL",
+        "Age",
+    ]

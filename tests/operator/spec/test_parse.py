@@ -27,6 +27,13 @@ def test_a_wrong_value_in_a_list_is_named_with_its_index() -> None:
     assert "1B" in sentence
 
 
+def test_only_topologies_of_this_version_are_offered() -> None:
+    (sentence,) = _problems({"spec": {"topology": "Both"}})
+    assert sentence == (
+        "spec.topology: is not a topology of this version (found Both); use Unified or Split"
+    )
+
+
 def test_all_problems_are_reported_at_once() -> None:
     assert len(_problems({"spec": {"replicas": -1, "paused": 3, "networkPolicy": "x"}})) == 3
 

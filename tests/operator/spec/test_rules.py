@@ -29,7 +29,8 @@ def test_good_examples_are_accepted(rule: Rule) -> None:
 def test_bad_examples_are_refused_with_the_field(rule: Rule) -> None:
     for patch in RULE_EXAMPLES[rule.id].bad:
         problems = validate(parse(document(patch)))
-        named = [problem for problem in problems if problem.message == rule.message]
+        message = rule.problem(parse(document(patch))).message
+        named = [problem for problem in problems if problem.message == message]
         assert [problem.field for problem in named] == [rule.field]
         assert named[0].remedy
 
@@ -50,6 +51,29 @@ def test_a_problem_shows_the_value() -> None:
     assert problem.value == "1a"
     assert "metadata.name" in problem.sentence()
     assert "1a" in problem.sentence()
+
+
+def test_a_request_above_its_limit_is_said_in_plain_words() -> None:
+    resources = {
+        "requests": {"cpu": 1, "memory": "1Gi"},
+        "limits": {"cpu": 1, "memory": "512Mi"},
+    }
+    for spec in (
+        {"worker": {"resources": resources}},
+        {"topology": "Split", "tokenizer": {"resources": resources}},
+    ):
+        (problem,) = validate(parse(document({"spec": spec})))
+        assert problem.sentence() == (
+            f"{problem.field}: memory request 1Gi is above its limit 512Mi; "
+            "lower the request or raise the limit"
+        )
+
+
+def test_no_problem_shows_a_python_literal() -> None:
+    for rule in RULES:
+        for patch in RULE_EXAMPLES[rule.id].bad:
+            value = rule.problem(parse(document(patch))).value
+            assert not re.search(r"[{\[]'|: (True|False)$", value), (rule.id, value)
 
 
 def test_messages_are_one_sentence_without_a_full_stop() -> None:
