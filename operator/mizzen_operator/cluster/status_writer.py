@@ -30,6 +30,10 @@ _QUIET = frozenset({"Progressing"})
 _QUIET_UNLESS_BAD = frozenset({"RoutingReady", "Placed", "ModelReady"})
 _TOLD_AT_START = frozenset({"Accepted", "Degraded"})
 """Bad from the first moment on; the others are, before anything has started."""
+_CALM = frozenset({"ScaledToZero", "Stopped", "Paused", "RollingOut", "Pending"})
+"""Reasons that are no Warning: what the user asked for, and a pod that just looks for a node."""
+_ALARMS = frozenset({"Unschedulable", "ProgressDeadlineExceeded"})
+"""Reasons that are told also where a calm one stood before in the same state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,28 +131,40 @@ def additions(live: Mapping[str, Any], applied: Mapping[str, Any]) -> dict[str, 
 
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Occurrence]:
-    """One occurrence per condition whose status changed and that a person wants to hear of; pure.
+    """One occurrence per condition that changed in a way that a person wants to hear of; pure.
 
-    Its identity names the state that was left, which is the same however often it is computed.
+    That is another status, or an alarm where nothing was alarming before. Its identity names the
+    state that was left, which is the same however often it is computed.
     """
     earlier = {item["type"]: item for item in before.get("conditions") or ()}
     for condition in after.get("conditions") or ():
         old = earlier.get(condition["type"])
-        if old is not None and old["status"] == condition["status"]:
+        if not _is_told(old, condition):
             continue
-        kind = condition["type"]
-        is_bad = condition["status"] == _BAD_STATUS.get(kind, "False")
-        if kind in _QUIET or (not is_bad and (old is None or kind in _QUIET_UNLESS_BAD)):
-            continue
-        if old is None and kind not in _TOLD_AT_START:
-            continue
+        is_same = old is not None and old["status"] == condition["status"]
         yield Occurrence(
-            is_warning=is_bad,
+            is_warning=_is_bad(condition) and condition["reason"] not in _CALM,
             reason=condition["reason"],
             message=f"{condition['type']} is {condition['status']}: {condition['message']}",
             identity=(
                 condition["type"],
                 condition["status"],
                 "" if old is None else old["lastTransitionTime"],
+                *((condition["reason"],) if is_same else ()),
             ),
         )
+
+
+def _is_told(old: Mapping[str, Any] | None, condition: Mapping[str, Any]) -> bool:
+    kind, is_bad = condition["type"], _is_bad(condition)
+    if kind in _QUIET:
+        return False
+    if old is None:
+        return is_bad and kind in _TOLD_AT_START
+    if old["status"] == condition["status"]:
+        return is_bad and old["reason"] in _CALM and condition["reason"] in _ALARMS
+    return is_bad or kind not in _QUIET_UNLESS_BAD
+
+
+def _is_bad(condition: Mapping[str, Any]) -> bool:
+    return bool(condition["status"] == _BAD_STATUS.get(condition["type"], "False"))
