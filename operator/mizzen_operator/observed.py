@@ -66,6 +66,7 @@ class ServiceFacts:
     """A Service and the addresses that a load balancer gave it."""
 
     child: Child
+    type: str = "ClusterIP"
     ingress_addresses: tuple[str, ...] = ()
 
 
@@ -187,7 +188,9 @@ def service_facts_of(obj: Mapping[str, Any]) -> ServiceFacts:
     balancer = (obj.get("status") or {}).get("loadBalancer") or {}
     addresses = [item.get("hostname") or item.get("ip") for item in balancer.get("ingress") or ()]
     return ServiceFacts(
-        child=child_of(obj), ingress_addresses=tuple(address for address in addresses if address)
+        child=child_of(obj),
+        type=(obj.get("spec") or {}).get("type", "ClusterIP"),
+        ingress_addresses=tuple(address for address in addresses if address),
     )
 
 

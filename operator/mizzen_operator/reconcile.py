@@ -45,7 +45,8 @@ from mizzen_operator.planner.plan import plan
 from mizzen_operator.spec.parse import parse
 from mizzen_operator.spec.resolve import Defaults, Resolved, resolve
 from mizzen_operator.spec.validate import validate, validate_claim
-from mizzen_operator.status.status import refused_status, service_status
+from mizzen_operator.status.refused import refused_status
+from mizzen_operator.status.status import service_status
 from mizzen_operator.store import (
     CLAIM,
     POD,

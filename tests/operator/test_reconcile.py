@@ -220,6 +220,9 @@ def test_a_spec_that_turns_bad_leaves_what_runs() -> None:
     cluster.put(SERVICE_KIND, service_manifest(engine={"args": ["--model", "other"]}))
     converge(operator)
     assert condition(cluster, "Ready")["status"] == "False"
+    assert condition(cluster, "Available")["status"] == "True"
+    roles = cluster.find(service_ref())["status"]["roles"]
+    assert roles["worker"]["summary"] == "1/1"
     assert {ref: cluster.find(ref) for ref in children} == children
 
 

@@ -7,36 +7,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from mizzen_operator.observed import DeploymentFacts, Observed, PodFacts
+from mizzen_operator.observed import DeploymentFacts, Observed
 from mizzen_operator.planner.groups import Group, waiting_since
 from mizzen_operator.planner.model import Plan
+from mizzen_operator.render import labels
 from mizzen_operator.render.names import tokenizer_name
 from mizzen_operator.spec.resolve import Resolved
 from mizzen_operator.status.conditions import Verdict, no, unknown, yes
-
-ACCEPTED = "Accepted"
-MODEL_READY = "ModelReady"
-PLACED = "Placed"
-AVAILABLE = "Available"
-PROGRESSING = "Progressing"
-ROUTING_READY = "RoutingReady"
-DEGRADED = "Degraded"
-READY = "Ready"
-JUDGED = (MODEL_READY, PLACED, AVAILABLE, PROGRESSING, ROUTING_READY, DEGRADED)
-"""In the order of the status."""
-
-MANY_RESTARTS = 3
-_BROKEN_WAITS = frozenset(
-    {
-        "CrashLoopBackOff",
-        "ImagePullBackOff",
-        "ErrImagePull",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-    }
+from mizzen_operator.status.running import (
+    AVAILABLE,
+    MODEL_READY,
+    PLACED,
+    PROGRESSING,
+    ROUTING_READY,
+    address_pending,
+    broken_pods,
+    degraded,
+    describe,
+    front_service,
+    living,
+    unschedulable,
+    why_not_ready,
 )
 
 
@@ -86,7 +77,7 @@ def judge(view: View) -> list[Verdict]:
         _available(view),
         _progressing(view),
         _routing_ready(view),
-        _degraded(view),
+        degraded(view.observed.pods),
     ]
 
 
@@ -128,18 +119,15 @@ def _model_ready(view: View) -> Verdict:
 
 
 def _placed(view: View) -> Verdict:
-    stuck = [pod for pod in _living(view.observed.pods) if pod.unschedulable_message]
-    if stuck:
-        first = stuck[0]
-        more = f" (and {len(stuck) - 1} more pods)" if len(stuck) > 1 else ""
-        message = f"{first.child.name}{more}: {first.unschedulable_message}"
-        return no(PLACED, "Unschedulable", message)
+    stuck = unschedulable(view.observed.pods)
+    if stuck is not None:
+        return stuck
     if view.resolved.groups == 0:
         return yes(PLACED, "NothingToPlace", "no pods are wanted")
     wanted = view.resolved.groups * view.resolved.nodes
     uids = {group.facts.child.uid for group in view.groups}
     placed = sum(
-        bool(pod.node_name) and pod.child.owner_uid in uids for pod in _living(view.observed.pods)
+        bool(pod.node_name) and pod.child.owner_uid in uids for pod in living(view.observed.pods)
     )
     if placed < wanted:
         return no(PLACED, "Pending", f"{placed} of {wanted} worker pods have a node")
@@ -152,20 +140,20 @@ def _available(view: View) -> Verdict:
     if view.resolved.groups == 0 and view.ready_groups == 0:
         return no(AVAILABLE, "ScaledToZero", "spec.replicas is 0")
     if view.ready_groups == 0:
-        return no(AVAILABLE, "NoReadyGroup", _why_not_ready(view))
+        return no(AVAILABLE, "NoReadyGroup", _why_not_ready(view, labels.ROLE_WORKER))
     if view.resolved.tokenizer and not (view.tokenizers and view.tokenizers.ready_replicas):
-        return no(AVAILABLE, "NoReadyTokenizer", _why_not_ready(view))
+        return no(AVAILABLE, "NoReadyTokenizer", _why_not_ready(view, labels.ROLE_TOKENIZER))
     return yes(AVAILABLE, "Serving", f"{view.ready_groups} worker groups are ready")
 
 
-def _why_not_ready(view: View) -> str:
-    broken = _broken_pods(view)
+def _why_not_ready(view: View, role: str) -> str:
+    broken = broken_pods(view.observed.pods)
     if broken:
-        return _describe(broken[0])
+        return describe(broken[0])
     if view.plan.blocked_by:
         return view.plan.blocked_by
-    starting = [pod.child.name for pod in _living(view.observed.pods) if not pod.is_ready]
-    return f"starting: {', '.join(starting[:4])}" if starting else "no pod exists yet"
+    own = (pod for pod in view.observed.pods if pod.child.labels.get(labels.ROLE) == role)
+    return why_not_ready(own, role)
 
 
 def _progressing(view: View) -> Verdict:
@@ -183,6 +171,10 @@ def _progressing(view: View) -> Verdict:
         done = f"{view.updated_ready_groups} of {view.resolved.groups} groups are ready at revision"
         blocked = f"; {view.plan.blocked_by}" if view.plan.blocked_by else ""
         return yes(PROGRESSING, "RollingOut", f"{done} {view.resolved.revision}{blocked}")
+    if view.resolved.groups == 0:
+        # Tokenizer pods never become ready without a worker, so nothing is waited for.
+        wish = "spec.stopped is true" if view.resolved.spec.stopped else "spec.replicas is 0"
+        return no(PROGRESSING, "Complete", f"nothing is left to do: {wish}")
     if not is_tokenizer_complete(view):
         return yes(PROGRESSING, "TokenizersStarting", "tokenizer pods are not all ready")
     return no(PROGRESSING, "Complete", "nothing is left to do")
@@ -198,46 +190,9 @@ def _is_late(view: View, group: Group) -> bool:
 
 def _routing_ready(view: View) -> Verdict:
     wanted = view.resolved.spec.routing.service
-    found = [
-        facts
-        for facts in view.observed.services
-        if facts.child.name == view.resolved.name
-        and view.observed.owns(facts.child)
-        and not facts.child.deleting
-    ]
-    if not found:
+    found = front_service(view.observed)
+    if found is None:
         return no(ROUTING_READY, "ServiceMissing", f"Service {view.resolved.name} is not there yet")
-    if wanted.type == "LoadBalancer" and not found[0].ingress_addresses:
-        return no(
-            ROUTING_READY,
-            "AddressPending",
-            f"Service {view.resolved.name} has no address from a load balancer yet",
-        )
+    if wanted.type == "LoadBalancer" and not found.ingress_addresses:
+        return address_pending(found)
     return yes(ROUTING_READY, "ServiceReady", f"Service {view.resolved.name} port {wanted.port}")
-
-
-def _degraded(view: View) -> Verdict:
-    broken = _broken_pods(view)
-    if broken:
-        return yes(DEGRADED, broken[0].waiting_reason or "Restarting", _describe(broken[0]))
-    return no(DEGRADED, "AsExpected", "")
-
-
-def _broken_pods(view: View) -> list[PodFacts]:
-    return [
-        pod
-        for pod in _living(view.observed.pods)
-        if pod.waiting_reason in _BROKEN_WAITS
-        or (pod.restarts >= MANY_RESTARTS and not pod.is_ready)
-    ]
-
-
-def _describe(pod: PodFacts) -> str:
-    state = pod.waiting_reason or "not ready"
-    detail = f": {pod.waiting_message}" if pod.waiting_message else ""
-    end = f"; last end: {pod.last_exit}" if pod.last_exit else ""
-    return f"{pod.child.name} {state}{detail} ({pod.restarts} restarts{end})"
-
-
-def _living(pods: Iterable[PodFacts]) -> list[PodFacts]:
-    return sorted((pod for pod in pods if not pod.child.deleting), key=lambda pod: pod.child.name)

@@ -1,62 +1,29 @@
-"""Owns the whole status object of one service, recomputed from live objects in every pass.
+"""Owns the whole status object of an accepted service, recomputed from live objects in every pass.
 
-Does not own writing it. Pure: the clock is an argument and shows only where a condition changed.
+Does not own the status of a refused one (``refused``) nor writing it. Pure: the clock is an
+argument and shows only where a condition changed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from mizzen_operator.errors import Problem
 from mizzen_operator.observed import Observed
-from mizzen_operator.planner.groups import Group, groups_of
+from mizzen_operator.planner.groups import groups_of
 from mizzen_operator.planner.model import Plan
 from mizzen_operator.render import labels
 from mizzen_operator.spec.resolve import Resolved
-from mizzen_operator.status.conditions import Verdict, as_conditions, no, unknown, yes
-from mizzen_operator.status.judge import (
+from mizzen_operator.status.conditions import Verdict, as_conditions, no, yes
+from mizzen_operator.status.judge import View, is_tokenizer_complete, judge, view_of
+from mizzen_operator.status.running import (
     ACCEPTED,
     AVAILABLE,
     DEGRADED,
-    JUDGED,
     MODEL_READY,
     READY,
     ROUTING_READY,
-    View,
-    is_tokenizer_complete,
-    judge,
-    view_of,
+    group_rows,
 )
-
-MAX_GROUPS = 64
-_KEPT_WHEN_REFUSED = ("url", "selector", "modelName", "updateRevision")
-
-
-def refused_status(
-    problems: Sequence[Problem], observed: Observed, now: datetime
-) -> dict[str, Any]:
-    """The status of a service that cannot work as written; its objects are left alone.
-
-    What runs keeps running, but without a valid spec it cannot be judged: those conditions turn
-    Unknown instead of keeping what was true once.
-    """
-    service = observed.service
-    message = "; ".join(problem.sentence() for problem in problems)
-    reason = problems[0].reason
-    verdicts = [
-        no(ACCEPTED, reason, message),
-        *(unknown(kind, "SpecRefused", "not judged while the spec is refused") for kind in JUDGED),
-        no(READY, reason, message),
-    ]
-    kept = {key: service.status[key] for key in _KEPT_WHEN_REFUSED if key in service.status}
-    return {
-        **kept,
-        "observedGeneration": service.generation,
-        "replicas": sum(not group.is_leaving for group in groups_of(observed)),
-        "conditions": as_conditions(
-            verdicts, service.status, generation=service.generation, now=now
-        ),
-    }
 
 
 def service_status(
@@ -80,7 +47,7 @@ def service_status(
         "updateRevision": resolved.revision,
         "modelName": resolved.served_name,
         "roles": _roles(view),
-        "groups": [_group_row(group, view) for group in view.groups[:MAX_GROUPS]],
+        "groups": group_rows(view.groups, observed),
         "conditions": as_conditions(
             verdicts, service.status, generation=service.generation, now=now
         ),
@@ -135,18 +102,3 @@ def _roles(view: View) -> dict[str, Any]:
         ready = view.tokenizers.ready_replicas if view.tokenizers else 0
         roles["tokenizer"] = {"desired": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
     return roles
-
-
-def _group_row(group: Group, view: View) -> dict[str, Any]:
-    facts = group.facts
-    pods = [pod for pod in view.observed.pods if pod.child.owner_uid == facts.child.uid]
-    waiting = next((pod.waiting_reason for pod in pods if pod.waiting_reason), "")
-    stuck = any(pod.unschedulable_message for pod in pods)
-    row = {
-        "name": group.name,
-        "revision": group.revision,
-        "state": "Ready" if group.is_ready else "Pending" if stuck else "Forming",
-        "ready": f"{facts.ready_replicas}/{facts.replicas}",
-    }
-    reason = "Unschedulable" if stuck else waiting
-    return {**row, "reason": reason} if reason else row

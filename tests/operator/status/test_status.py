@@ -10,8 +10,10 @@ from tests.operator.planner.world import START, World, foreign, ready_pod
 
 from mizzen_operator.errors import Problem
 from mizzen_operator.observed import ClaimFacts, Observed, PodFacts, ServiceFacts
+from mizzen_operator.render.labels import ROLE, ROLE_WORKER
 from mizzen_operator.spec.resolve import Resolved
-from mizzen_operator.status.status import refused_status, service_status
+from mizzen_operator.status.refused import refused_status
+from mizzen_operator.status.status import service_status
 
 BOUND = ClaimFacts(name="weights", phase="Bound", access_modes=("ReadOnlyMany",))
 LATER = START + timedelta(hours=1)
@@ -197,6 +199,38 @@ def test_a_service_without_pods_says_who_wanted_that(spec: dict[str, Any], reaso
     status = _judged(world, observed)
     assert _condition(status, "Available")[:2] == ("False", reason)
     assert _condition(status, "Ready")[1] == reason
+    assert _condition(status, "Progressing")[:2] == ("False", "Complete")
+
+
+def test_scaling_to_zero_is_progress_until_the_last_group_has_ended() -> None:
+    world, observed = _running(_service())
+    world.service = _service(replicas=0)
+    world.carry_out(world.plan())
+    status = _judged(world, _observed(world, *observed.pods))
+    assert _condition(status, "Progressing")[:2] == ("True", "RollingOut")
+    world.settle()
+    status = _judged(world, _observed(world))
+    assert _condition(status, "Progressing")[:2] == ("False", "Complete")
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("starting", "starting: "), ("ready", "not counted"), ("ending", "ending: ")],
+)
+def test_a_pod_that_is_there_is_named(state: str, words: str) -> None:
+    world, observed = _running(_service())
+    world.set_ready(world.groups()[0].name, ready=False)
+    child = observed.pods[0].child
+    worker = {**child.labels, ROLE: ROLE_WORKER}
+    child = replace(child, deleting=state == "ending", labels=worker)
+    pod = replace(observed.pods[0], child=child, is_ready=state == "ready")
+    quiet = replace(world.plan(), blocked_by="")
+    seen = _observed(world, pod)
+    message = _condition(service_status(world.service, seen, quiet, world.now), "Available")[2]
+    assert words in message
+    assert pod.child.name in message
+    none = service_status(world.service, _observed(world), quiet, world.now)
+    assert _condition(none, "Available")[2] == "no worker pod exists yet"
 
 
 def test_a_load_balancer_without_an_address_is_not_routed() -> None:
@@ -214,20 +248,72 @@ def test_a_failed_reconcile_is_degraded() -> None:
     assert _condition(status, "Degraded") == ("True", "ReconcileError", "403: quota exceeded")
 
 
-def test_a_refused_spec_names_the_field_and_judges_nothing_else() -> None:
-    world, observed = _running(_service())
+PROBLEM = Problem(field="spec.x", value="1", message="is wrong", remedy="use 2")
+
+
+def _refused(world: World, observed: Observed, problem: Problem = PROBLEM) -> dict[str, Any]:
     before = replace(observed.service, status=_judged(world, observed), generation=2)
-    problem = Problem(field="spec.x", value="1", message="is wrong", remedy="use 2")
-    status = refused_status([problem], replace(observed, service=before), LATER)
-    assert _condition(status, "Accepted") == (
-        "False",
-        "InvalidSpec",
-        "spec.x: is wrong (found 1); use 2",
-    )
-    assert _condition(status, "Available")[:2] == ("Unknown", "SpecRefused")
-    assert _condition(status, "Ready")[0] == "False"
+    return refused_status([problem], replace(observed, service=before), LATER)
+
+
+def test_a_refused_spec_names_the_field_and_what_runs_is_judged() -> None:
+    world, observed = _running(_service())
+    status, before = _refused(world, observed), _judged(world, observed)
+    message = "spec.x: is wrong (found 1); use 2; the pods of the last good spec go on"
+    assert _condition(status, "Accepted") == ("False", "InvalidSpec", message)
+    assert _condition(status, "Ready") == ("False", "InvalidSpec", message)
+    assert _condition(status, "Available") == _condition(before, "Available")
+    for kind in ("ModelReady", "Placed", "RoutingReady"):
+        assert _condition(status, kind)[0] == "True", kind
+    assert _condition(status, "Progressing")[:2] == ("False", "SpecRefused")
+    assert _condition(status, "Degraded")[0] == "False"
     assert (status["observedGeneration"], status["replicas"]) == (2, 1)
-    assert status["url"] == "http://demo.default.svc"
+    for key in ("url", "roles", "groups", "selector"):
+        assert status[key] == before[key], key
+
+
+def test_a_pod_that_breaks_while_the_spec_is_refused_is_seen() -> None:
+    world, observed = _running(_service(replicas=2))
+    status = _judged(world, observed)
+    lame = replace(observed.pods[0], is_ready=False, waiting_reason="CrashLoopBackOff")
+    for group in world.groups():
+        world.set_ready(group.name, ready=False)
+    broken = replace(_observed(world, lame), service=replace(observed.service, status=status))
+    status = refused_status([PROBLEM], broken, LATER)
+    assert _condition(status, "Available")[:2] == ("False", "NoReadyGroup")
+    assert "CrashLoopBackOff" in _condition(status, "Available")[2]
+    assert _condition(status, "Degraded")[0] == "True"
+    assert _condition(status, "Placed")[:2] == ("False", "Pending")
+    assert status["roles"]["worker"]["summary"] == "0/2"
+
+
+def test_tokenizers_and_addresses_count_while_the_spec_is_refused() -> None:
+    world, observed = _running(_service())
+    world.ready["demo-tokenizer"] = 0
+    waiting = tuple(replace(facts, type="LoadBalancer") for facts in observed.services)
+    seen = replace(_observed(world, *observed.pods), services=waiting)
+    status = _refused(world, seen)
+    assert _condition(status, "Available")[:2] == ("False", "NoReadyTokenizer")
+    assert _condition(status, "RoutingReady")[:2] == ("False", "AddressPending")
+    status = _refused(world, replace(seen, services=()))
+    assert _condition(status, "RoutingReady")[:2] == ("False", "ServiceMissing")
+
+
+def test_a_spec_refused_from_the_start_has_nothing_that_goes_on() -> None:
+    world = World(service=_service())
+    status = refused_status([PROBLEM], world.observed(), LATER)
+    assert _condition(status, "Accepted")[2] == PROBLEM.sentence()
+    assert _condition(status, "Available")[:2] == ("False", "SpecRefused")
+    assert _condition(status, "ModelReady")[0] == "Unknown"
+    assert status["roles"]["worker"]["summary"] == "0/0"
+
+
+def test_a_long_refusal_still_says_what_goes_on() -> None:
+    world, observed = _running(_service())
+    long = replace(PROBLEM, message="x" * 5000)
+    message = _condition(_refused(world, observed, long), "Accepted")[2]
+    assert len(message) == 1024
+    assert message.endswith("; the pods of the last good spec go on")
 
 
 def test_messages_fit_the_schema() -> None:
@@ -252,6 +338,7 @@ def test_the_status_fits_its_schema() -> None:
                 check(item, part["items"], f"{path}[]")
 
     check(_judged(world, observed), schema, "status")
+    check(_refused(world, observed), schema, "status")
 
 
 def test_a_unified_service_needs_no_tokenizers() -> None:
