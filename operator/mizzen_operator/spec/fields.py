@@ -78,9 +78,12 @@ CountOrPercent = Annotated[
 ]
 """A number of groups, or a percentage of ``replicas``."""
 
-ResourceName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$", max_length=128)
-]
+RESOURCE_PATTERN = (
+    r"^(cpu|memory|ephemeral-storage|hugepages-[0-9A-Za-z.]+"
+    r"|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$"
+)
+ResourceName = Annotated[str, Field(pattern=RESOURCE_PATTERN, max_length=128)]
+"""What a container may ask for: a resource of Kubernetes itself, or domain/name."""
 ObjectName = Annotated[
     str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", min_length=1, max_length=253)
 ]

@@ -73,3 +73,11 @@ def test_metadata_is_taken_over() -> None:
 def test_objects_of_another_form_are_refused(patch: dict[str, Any], field: str) -> None:
     (sentence,) = _problems(patch)
     assert sentence.startswith(f"{field}: ")
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b/c", "fpga", "cpu/", "/x", "nvidia.com/-gpu"])
+def test_a_resource_that_no_pod_may_ask_for_is_refused_before_anything_is_replaced(
+    name: str,
+) -> None:
+    with pytest.raises(SpecError, match=r"spec\.worker\.resources\.limits"):
+        parse(document({"spec": {"worker": {"resources": {"limits": {name: 1}}}}}))
