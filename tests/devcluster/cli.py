@@ -6,6 +6,7 @@ Not here: anything that is done (cluster.py, binaries.py).
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -131,7 +132,7 @@ def _up(options: argparse.Namespace) -> None:
         show_build=screen.show,
         show_event=screen.show_event,
     )
-    print(f"cluster {cluster.name!r} is up: export KUBECONFIG={cluster.kubeconfig}", flush=True)
+    print(f"cluster {cluster.name!r} is up: {_export(cluster)}", flush=True)
     if options.foreground:
         with cluster:
             _wait_for_interrupt()
@@ -200,7 +201,7 @@ def _down(options: argparse.Namespace) -> None:
 
 
 def _env(options: argparse.Namespace) -> None:
-    print(f"export KUBECONFIG={Cluster.attach(options.name).kubeconfig}")
+    print(_export(Cluster.attach(options.name)))
 
 
 def _dump(options: argparse.Namespace) -> None:
@@ -228,6 +229,10 @@ _VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
     "kubectl": _kubectl,
     "exec": _exec,
 }
+
+
+def _export(cluster: Cluster) -> str:
+    return f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -77,7 +77,7 @@ def corefile(kubeconfig_path: Path) -> str:
     errors
     ready 127.0.0.1:8181
     kubernetes cluster.local in-addr.arpa {{
-        kubeconfig {kubeconfig_path} coredns
+        kubeconfig "{kubeconfig_path}" coredns
         endpoint_pod_names
         ttl 5
     }}

@@ -9,6 +9,7 @@ on from what is there.
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -205,7 +206,7 @@ def explain(target: Target, address: str, model: str, port: str) -> None:
         }
     )
     if target.cluster is not None:
-        _say(f"  export KUBECONFIG={target.kubeconfig}")
+        _say(f"  export KUBECONFIG={shlex.quote(str(target.kubeconfig))}")
         _say(f"  alias kubectl={target.kubectl[0]}")
         _say(
             f"  curl -N {address}/v1/chat/completions -H 'Content-Type: application/json' \\\n"

@@ -182,6 +182,8 @@ def test_no_file_gives_a_way_out_or_skips_verification() -> None:
     routes = network["plugins"][0]["ipam"]["routes"]
     assert {"dst": "0.0.0.0/0"} not in routes
     assert "forward" not in component_files.corefile(Path("/kubeconfig"))
+    # CoreDNS takes a space for the end of a word.
+    assert 'kubeconfig "/a b/k" coredns' in component_files.corefile(Path("/a b/k"))
     text = component_files.kubeconfig(
         server="https://x", ca=b"ca", certificate=b"c", key=b"k", cluster="c"
     )
