@@ -117,3 +117,14 @@ def test_every_package_of_ours_has_a_row_in_the_readme() -> None:
 def test_version_is_the_same_on_both_sides() -> None:
     versions = {(package / "__init__.py").read_text() for package in PACKAGES}
     assert len(versions) == 1
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    dead = [
+        f"{path.relative_to(ROOT)} -> {target}"
+        for path in _tracked_files()
+        if path.suffix == ".md"
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text())
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    assert not dead
