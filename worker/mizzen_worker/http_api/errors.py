@@ -64,8 +64,12 @@ def answer_of(error: Exception) -> ErrorAnswer:
     for kind, status, name, code in _CLASS_TO_ANSWER:
         if isinstance(error, kind):
             retry_after_s = error.retry_after_s if isinstance(error, OverloadedError) else 1
-            is_retryable = status in {429, 503}
-            headers = {"Retry-After": str(max(1, round(retry_after_s)))} if is_retryable else {}
+            headers: dict[str, str] = {}
+            if status in {429, 503}:
+                headers["Retry-After"] = str(max(1, round(retry_after_s)))
+            if status == 503:
+                # Come back by a new connection: the Service may lead it to a pod that has a worker.
+                headers["Connection"] = "close"
             return ErrorAnswer(
                 status=status,
                 kind=name,
