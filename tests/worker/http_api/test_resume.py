@@ -9,6 +9,7 @@ import pytest
 from tests.worker.front_stack import Stack
 
 from mizzen_worker.contracts.drain import DrainMode
+from mizzen_worker.http_api.engine import HttpLimits
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 
 SAMPLING = {"max_new_tokens": 120, "temperature": 0, "ignore_eos": True}
@@ -142,5 +143,21 @@ def test_draining_front_refuses_new_and_finishes_live(tmp_path: Path) -> None:
             assert refused.status_code == 503
             assert "shutting down" in refused.json()["error"]["message"]
             assert (await first).status_code == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_new_request_waits_for_a_worker_that_comes_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path, limits=HttpLimits(worker_wait_s=20)) as stack:
+            stack.kill_worker("memory://a")
+            await stack.until(lambda: not stack.manager.is_accepting)
+            request = asyncio.create_task(_generate(stack))
+            await asyncio.sleep(0.2)
+            assert not request.done()
+            stack.start_worker("memory://a")
+            answer = await request
+            assert answer.status_code == 200
+            assert answer.json()["text"] == stack.expected_text("abc", **SAMPLING)
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@
 The Engine object: everything hangs here, nothing is module state, so a test may have several.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
 
+_WORKER_POLL_S = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
@@ -27,6 +30,8 @@ class HttpLimits:
     max_body_bytes: int = 8 * 1024 * 1024
     keep_alive_s: float = 5.0
     retry_after_s: float = 1.0
+    worker_wait_s: float = 0.0
+    """A new request waits so long for a worker: one that restarts or rolls is back in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,7 @@ class FrontEngine:
         self, text: str, *, field: str, add_special_tokens: bool = True
     ) -> tuple[TokenId, ...]:
         """Give the tokens of a prompt; one that cannot fit is refused without the work."""
+        await self._wait_for_worker()
         capacity = self.manager.workers.capacity()
         if capacity is not None:
             limit = min(capacity.context_length, capacity.kv_tokens)
@@ -74,6 +80,14 @@ class FrontEngine:
                 )
                 raise PromptTooLongError(msg, field=field)
         return await self.encoder.encode(text, add_special_tokens=add_special_tokens)
+
+    async def _wait_for_worker(self) -> None:
+        """Wait, within bounds, until some worker takes requests."""
+        ends_at_s = self.clock() + self.limits.worker_wait_s
+        while (  # noqa: ASYNC110 - a worker that attaches raises no event
+            not self.manager.workers.is_any_accepting and self.clock() < ends_at_s
+        ):
+            await asyncio.sleep(_WORKER_POLL_S)
 
     def output_limit(
         self,

@@ -36,6 +36,7 @@ from mizzen_worker.vocabulary.load import Vocabulary, load_vocabulary
 
 logger = logging.getLogger(__name__)
 
+_WORKER_WAIT_S = 10.0
 _REPORT_S = 0.25
 
 
@@ -134,7 +135,9 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
         template=template,
         manager=manager,
         recorder=recorder,
-        limits=HttpLimits(max_body_bytes=settings.http.max_body_bytes),
+        limits=HttpLimits(
+            max_body_bytes=settings.http.max_body_bytes, worker_wait_s=_WORKER_WAIT_S
+        ),
         clock=time.monotonic,
         wall_clock=_wall_clock,
         random_bits=secrets.randbits,

@@ -17,7 +17,7 @@ from mizzen_worker.ipc.connection import WorkerConnection
 
 logger = logging.getLogger(__name__)
 
-RESOLVE_INTERVAL_S = 5.0
+RESOLVE_INTERVAL_S = 2.0
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 """From a configured address to the addresses it means; raises ``OSError``."""
