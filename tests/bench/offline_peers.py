@@ -140,6 +140,10 @@ class OursNative(_Ours):
         size_bytes = next(model.glob("*.gguf")).stat().st_size
         super().__init__("mizzen", _options(model, threads, WeightFormat.AUTO), size_bytes)
 
+    def tokens_per_s(self, workload: Workload) -> float:
+        torch.set_num_threads(1)  # as in a rank's process; the peers set their own
+        return super().tokens_per_s(workload)
+
 
 class OursDense(_Ours):
     """Without the native extension."""
@@ -147,6 +151,11 @@ class OursDense(_Ours):
     def __init__(self, model: Path, threads: int) -> None:
         options = _options(model, threads, WeightFormat.DENSE)
         super().__init__("mizzen plain torch", options, 0)
+        self._threads = threads
+
+    def tokens_per_s(self, workload: Workload) -> float:
+        torch.set_num_threads(self._threads)
+        return super().tokens_per_s(workload)
 
 
 class Transformers:
