@@ -67,7 +67,6 @@ class FrontEngine:
         self, text: str, *, field: str, add_special_tokens: bool = True
     ) -> tuple[TokenId, ...]:
         """Give the tokens of a prompt; one that cannot fit is refused without the work."""
-        await self._wait_for_worker()
         capacity = self.manager.workers.capacity()
         if capacity is not None:
             limit = min(capacity.context_length, capacity.kv_tokens)
@@ -81,8 +80,8 @@ class FrontEngine:
                 raise PromptTooLongError(msg, field=field)
         return await self.encoder.encode(text, add_special_tokens=add_special_tokens)
 
-    async def _wait_for_worker(self) -> None:
-        """Wait, within bounds, until some worker takes requests."""
+    async def wait_for_worker(self) -> None:
+        """Wait, within bounds and once a request, until some worker takes requests."""
         ends_at_s = self.clock() + self.limits.worker_wait_s
         while (  # noqa: ASYNC110 - a worker that attaches raises no event
             not self.manager.workers.is_any_accepting and self.clock() < ends_at_s

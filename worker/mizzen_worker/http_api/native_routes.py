@@ -110,6 +110,7 @@ async def _prompts(
     if (body.text is None) == (body.input_ids is None):
         msg = "give exactly one of text and input_ids"
         raise RequestError(msg, field="text")
+    await engine.wait_for_worker()
     if isinstance(body.text, str):
         return [await engine.encode(body.text, field="text")], False
     if body.text is not None:

@@ -166,6 +166,7 @@ async def _chat_input(engine: FrontEngine, body: ChatRequest) -> GenerateInput:
         [_plain(message, index) for index, message in enumerate(body.messages)],
         arguments=body.chat_template_kwargs,
     )
+    await engine.wait_for_worker()
     ids = await engine.encode(text, field="messages", add_special_tokens=False)
     if body.max_completion_tokens is not None:
         return _input(engine, body, ids, body.max_completion_tokens, "max_completion_tokens", None)
@@ -197,6 +198,7 @@ def _plain(message: ChatMessage, index: int) -> dict[str, Any]:
 
 async def _prompts(engine: FrontEngine, body: CompletionRequest) -> list[tuple[TokenId, ...]]:
     prompt = body.prompt
+    await engine.wait_for_worker()
     if isinstance(prompt, str):
         return [await engine.encode(prompt, field="prompt")]
     found: list[tuple[TokenId, ...]] = []
