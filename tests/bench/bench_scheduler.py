@@ -38,7 +38,11 @@ class _NullRunner:
     def launch(self, batch: ScheduleBatch) -> "_Done":
         num_sampled = sum(row.is_sampled for row in batch.rows)
         return _Done(
-            StepResult(step=batch.step, sampled_ids=np.full(num_sampled, 7, dtype=np.int32))
+            StepResult(
+                step=batch.step,
+                sampled_ids=np.full(num_sampled, 7, dtype=np.int32),
+                is_finished=np.zeros(num_sampled, dtype=np.bool_),
+            )
         )
 
 

@@ -89,6 +89,7 @@ class _Ours:
                     num_prompt_tokens=workload.prompt,
                     num_generated_tokens=0,
                     eos_token_ids=(),
+                    max_tokens=1 << 30,
                 )
             )
             pages = np.arange(num_pages, dtype=np.int32) + 1 + (slot - 1) * num_pages

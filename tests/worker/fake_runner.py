@@ -138,7 +138,13 @@ class FakeRunner:
             for row, context in zip(batch.rows, contexts, strict=True)
             if row.is_sampled
         ]
-        result = StepResult(step=batch.step, sampled_ids=np.array(sampled, dtype=np.int32))
+        result = StepResult(
+            step=batch.step,
+            sampled_ids=np.array(sampled, dtype=np.int32),
+            is_finished=np.array(
+                [self._is_finished(row) for row in batch.rows if row.is_sampled], dtype=np.bool_
+            ),
+        )
         return _Pending(result, self.settle_failure)
 
     def _forward(self, row: BatchRow) -> int:
@@ -172,6 +178,15 @@ class FakeRunner:
         )
         self.last_tokens[row.slot] = token
         return token
+
+    def _is_finished(self, row: BatchRow) -> bool:
+        init = self.inits[row.slot]
+        num_tokens = row.start + row.num_new + 1
+        stops = (*init.sampling.stop_token_ids, *init.eos_token_ids)
+        is_stop = self.last_tokens[row.slot] in stops
+        num_output = num_tokens - init.num_prompt_tokens
+        is_early = num_output <= init.sampling.min_new_tokens
+        return (is_stop and not is_early) or num_tokens >= init.max_tokens
 
     def _places(self, slot: int, num_tokens: int) -> np.ndarray:
         positions = np.arange(num_tokens)

@@ -164,7 +164,7 @@ def test_credit_holds_tokens_back_until_granted(bench: Bench) -> None:
     [
         (b"\x80\x04garbage", "are no message"),
         (encode(Heartbeat()), "attach first"),
-        (msgspec.msgpack.encode({**msgspec.to_builtins(ATTACH), "wire_version": 99}), "is not 1"),
+        (msgspec.msgpack.encode({**msgspec.to_builtins(ATTACH), "wire_version": 99}), "is not 2"),
     ],
     ids=["garbage", "unattached", "version"],
 )

@@ -58,6 +58,10 @@ class RunnerDriver:
                 num_prompt_tokens=len(request.prompt),
                 num_generated_tokens=0,
                 eos_token_ids=request.eos,
+                max_tokens=min(
+                    len(request.prompt) + request.sampling.max_new_tokens,
+                    self.runner.limits.context_length,
+                ),
             )
         )
         if request.pages:

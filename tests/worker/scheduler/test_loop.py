@@ -245,12 +245,12 @@ def test_a_deadline_ends_running_and_waiting_requests() -> None:
     harness.step()
     harness.now = 4.0
     harness.step()
-    assert waiting.finished.reason.kind is FinishKind.ABORT
+    assert waiting.finished.reason.kind is FinishKind.DEADLINE
     assert "deadline" in (waiting.finished.reason.message or "")
     assert not running.terminals
     harness.now = 5.0
     harness.run()
-    assert running.finished.reason.kind is FinishKind.ABORT
+    assert running.finished.reason.kind is FinishKind.DEADLINE
     assert free.output == harness.expected(free.submit)
 
 

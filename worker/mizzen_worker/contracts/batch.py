@@ -5,6 +5,12 @@ last stage answers a ``StepResult``. Device state is indexed by request slot: a 
 slot, the row of the page table, the sampling parameters, the last sampled token and the length.
 Therefore a decode row carries no token id: its input is the slot's last token on the device.
 
+A runner also decides, on the device, that a request has ended: by EOS or a stop id (not before
+``min_new_tokens``), or because the sampled token is number ``max_tokens`` of prompt + output. The
+scheduler may not have seen that yet and launch the slot's decode row once more: such a row is a
+masked no-op. Its KV goes to page 0, the slot's length, last token and penalty counts stay, and its
+sampled id is ``NO_TOKEN``.
+
 Order of effects inside one step: ``slot_inits``, then ``page_writes``, then the forward, then
 sampling. Invariants (checked by the builder): slots of a batch are distinct; a row's pages cover
 ``start + num_new`` positions before it runs; pages of two rows may coincide only where both lie
@@ -22,6 +28,12 @@ from mizzen_worker.contracts.ids import RequestId, SlotIndex, TokenId
 from mizzen_worker.contracts.request import SamplingParams
 
 Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+NO_TOKEN = -1
+"""Sampled id of a row whose request had already ended on the device."""
 
 
 class ForwardMode(enum.Enum):
@@ -39,6 +51,8 @@ class SlotInit:
 
     ``num_prompt_tokens`` and ``num_generated_tokens`` say where counting of output starts (a
     resumed request has generated tokens already). ``eos_token_ids`` is empty when EOS is ignored.
+    ``max_tokens`` is the longest prompt + output, the context's limit included. ``history`` [n]
+    int32 are the ids of prompt and generated tokens where a penalty has to count them, else None.
     """
 
     slot: SlotIndex
@@ -46,6 +60,8 @@ class SlotInit:
     num_prompt_tokens: int
     num_generated_tokens: int
     eos_token_ids: tuple[TokenId, ...]
+    max_tokens: int
+    history: Int32Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +83,9 @@ class BatchRow:
     Computes KV for positions [start, start + num_new). An extend row brings its ``token_ids``
     [num_new] int32; a decode row has ``token_ids`` None, ``num_new`` 1, and reads the slot's last
     token. ``is_sampled`` is False for every chunk but the last of a prefill.
+
+    ``target_ids`` [k] int32 asks for prompt scores: of ``target_ids[j]`` as the token that follows
+    position ``target_start + j``, all of them positions of this row.
     """
 
     request_id: RequestId
@@ -75,6 +94,8 @@ class BatchRow:
     num_new: int
     token_ids: Int32Array | None
     is_sampled: bool
+    target_start: int = 0
+    target_ids: Int32Array | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +110,32 @@ class ScheduleBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenScores:
+    """Log-probabilities of n tokens and of the k best alternatives of each, the likeliest first.
+
+    ``logprobs`` [n] float32; ``top_ids`` [n, k] int32; ``top_logprobs`` [n, k] float32. k is the
+    most that any row of the step asked for.
+    """
+
+    logprobs: Float32Array
+    top_ids: Int32Array
+    top_logprobs: Float32Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step gave; ``sampled_ids`` [num sampled rows] int32, in the order of those rows."""
+    """What a step gave, in the order of its sampled rows (n of them).
+
+    ``sampled_ids`` [n] int32; ``is_finished`` [n] bool: the device's word that the request has
+    ended with this token or before it. ``sampled_scores`` covers the n rows when any of them asked
+    for log-probabilities, else None. ``prompt_scores`` has one entry per row with ``target_ids``.
+    """
 
     step: int
     sampled_ids: Int32Array
+    is_finished: BoolArray
+    sampled_scores: TokenScores | None = None
+    prompt_scores: tuple[TokenScores, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

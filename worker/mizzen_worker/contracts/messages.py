@@ -17,7 +17,7 @@ import msgspec
 from mizzen_worker.contracts.ids import Generation, InstanceId, RequestId, TokenId
 from mizzen_worker.contracts.request import FinishReason, SamplingParams, Usage
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +48,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     queued_requests: int
     kv_tokens_used: int
     is_draining: bool
+    queued_tokens: int = 0
+    """Known tokens that still have to be computed before the queue is empty."""
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True, tag="attach"):
@@ -93,19 +95,43 @@ class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     generation: Generation
 
 
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probability of one token, and the best alternatives, the likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[TokenId, float], ...] = ()
+
+
 class TokenEvent(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of one request; ``start`` is the index of the first one in the output."""
+    """New tokens of one request; ``start`` is the index of the first one in the output.
+
+    ``logprobs`` has one entry per token where the request asked for them, else none.
+    """
 
     request_id: RequestId
     generation: Generation
     start: int
     token_ids: tuple[TokenId, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Scores of a stretch of the prompt; ``start`` is the index of the first one in the prompt.
+
+    Stretches of one attempt follow each other without a gap and precede its first output token.
+    """
+
+    request_id: RequestId
+    generation: Generation
+    start: int
+    logprobs: tuple[TokenLogprob, ...]
 
 
 class TokenEvents(msgspec.Struct, frozen=True, kw_only=True, tag="tokens"):
     """Worker to tokenizer: everything new for that tokenizer since the last step."""
 
     events: tuple[TokenEvent, ...]
+    prompt_logprobs: tuple[PromptLogprobs, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):

@@ -14,11 +14,13 @@ class OpenText(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
     """Begin the text of a request.
 
     ``skip_chars`` characters of it were delivered already, before a detokenizer was lost: the same
-    tokens are fed again and that much text is left out. ``stop`` are stop strings.
+    tokens are fed again and that much text is left out. ``stop`` are stop strings, ``stop_regex``
+    patterns of RE2 syntax.
     """
 
     request_id: RequestId
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
     skip_special_tokens: bool = True
     keep_stop: bool = False
     skip_chars: int = 0
@@ -47,8 +49,9 @@ class CloseText(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
 class TextChunk(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     """New text of a request after ``num_tokens`` of its output.
 
-    ``stopped_by`` names the stop string found, in which case ``num_tokens`` counts the tokens up to
-    and including the one that completed it, the text ends before it and the stream is closed.
+    ``stopped_by`` names the stop string or pattern found, in which case ``num_tokens`` counts the
+    tokens up to and including the one that completed it, the text ends before it and the stream is
+    closed.
     """
 
     request_id: RequestId

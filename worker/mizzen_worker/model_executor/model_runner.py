@@ -25,18 +25,20 @@ from mizzen_worker.sampler.sampler import sample
 class _LaunchedStep:
     """A step whose tokens lie on the device."""
 
-    def __init__(self, step: int, tokens: torch.Tensor) -> None:
+    def __init__(self, step: int, tokens: torch.Tensor, is_finished: torch.Tensor) -> None:
         self._step = step
         self._tokens = tokens
+        self._is_finished = is_finished
 
     def settle(self) -> StepResult:
         """See ``PendingStep``."""
         try:
             sampled_ids = self._tokens.to("cpu", torch.int32).numpy()
+            is_finished = self._is_finished.cpu().numpy()
         except RuntimeError as error:
             message = f"step {self._step} failed on the device: {error}"
             raise DeviceError(message) from error
-        return StepResult(step=self._step, sampled_ids=sampled_ids)
+        return StepResult(step=self._step, sampled_ids=sampled_ids, is_finished=is_finished)
 
 
 class ModelRunner:
@@ -62,24 +64,24 @@ class ModelRunner:
                     self._slots.enter(init)
                 for write in batch.page_writes:
                     self._slots.write_pages(write)
-                tokens = self._run_rows(batch.rows)
+                tokens, is_finished = self._run_rows(batch.rows)
         except RuntimeError as error:
             message = f"step {batch.step} failed on the device: {error}"
             raise DeviceError(message) from error
-        return _LaunchedStep(batch.step, tokens)
+        return _LaunchedStep(batch.step, tokens, is_finished)
 
-    def _run_rows(self, rows: tuple[BatchRow, ...]) -> torch.Tensor:
-        """Forward and sample; returns the sampled rows' tokens [num_sampled] int64."""
+    def _run_rows(self, rows: tuple[BatchRow, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Forward and sample: the sampled rows' tokens [n] int64, and whether each ended [n]."""
+        nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
         if not rows:
-            return torch.empty(0, dtype=torch.int64)
+            return nothing
         forward_batch = self._build(rows)
         logits = self._forward.run(forward_batch)
         sampled_slots = [row.slot for row in rows if row.is_sampled]
         if not sampled_slots:
-            return torch.empty(0, dtype=torch.int64)
+            return nothing
         tokens = sample(logits, self._slots.sampling_batch(sampled_slots, forward_batch))
-        self._slots.record(sampled_slots, forward_batch, tokens)
-        return tokens
+        return tokens, self._slots.record(sampled_slots, forward_batch, tokens)
 
     def _build(self, rows: tuple[BatchRow, ...]) -> ForwardBatch:
         """Tensors of the step; decode rows take their token from the slot's state."""

@@ -33,7 +33,7 @@ class SlotState:
         self._seeds = torch.zeros(rows, dtype=torch.int64, device=device)
         self._top_k = torch.zeros(rows, dtype=torch.int64, device=device)
         self._prompt_lengths = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._max_new = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._max_tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self._min_new = torch.zeros(rows, dtype=torch.int64, device=device)
         self._stop_ids = torch.full(
             (rows, _INITIAL_STOP_WIDTH), -1, dtype=torch.int64, device=device
@@ -55,7 +55,7 @@ class SlotState:
         self._seeds[slot] = _as_int64(sampling.seed)
         self._top_k[slot] = sampling.top_k
         self._prompt_lengths[slot] = init.num_prompt_tokens
-        self._max_new[slot] = sampling.max_new_tokens
+        self._max_tokens[slot] = init.max_tokens
         self._min_new[slot] = sampling.min_new_tokens
         self._stop_ids[slot] = -1
         if stop_ids:
@@ -86,13 +86,16 @@ class SlotState:
             has_forbidden=bool(self._has_min_new[slots].any()),
         )
 
-    def record(self, slots: Sequence[int], batch: ForwardBatch, tokens: torch.Tensor) -> None:
-        """Make the chosen tokens their slots' last ones and note which requests end with them."""
+    def record(
+        self, slots: Sequence[int], batch: ForwardBatch, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        """Make the chosen tokens their slots' last ones; tell which requests ended, [n] bool."""
         index = torch.tensor(slots, dtype=torch.int64, device=self._device)
-        generated = batch.positions[batch.sampled_tokens] + 2 - self._prompt_lengths[index]
+        lengths = batch.positions[batch.sampled_tokens] + 2
         is_stop = (self._stop_ids[index] == tokens[:, None]).any(-1)
         self.last_tokens[index] = tokens
-        self.finished[index] |= is_stop | (generated >= self._max_new[index])
+        self.finished[index] |= is_stop | (lengths >= self._max_tokens[index])
+        return self.finished[index]
 
     def _widen_stop_ids(self, width: int) -> None:
         missing = width - self._stop_ids.shape[1]

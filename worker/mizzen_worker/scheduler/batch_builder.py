@@ -76,6 +76,7 @@ def _slot_init(row: PlannedRow, eos_token_ids: tuple[TokenId, ...]) -> SlotInit:
         num_prompt_tokens=req.num_prompt,
         num_generated_tokens=req.num_output,
         eos_token_ids=() if req.sampling.ignore_eos else eos_token_ids,
+        max_tokens=req.max_tokens,
     )
 
 

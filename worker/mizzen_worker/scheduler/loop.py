@@ -39,7 +39,7 @@ from mizzen_worker.scheduler.state import SchedulerState
 
 logger = logging.getLogger(__name__)
 
-_OVERDUE = FinishReason(kind=FinishKind.ABORT, message="the request's deadline passed")
+_OVERDUE = FinishReason(kind=FinishKind.DEADLINE, message="the request's deadline passed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
