@@ -1,22 +1,23 @@
-"""Owns what every test shares: hypothesis profiles, golden files, and what a skip must say."""
+"""Owns what every test shares: how far random tests look, golden files, what a skip must say."""
 
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.scale import scale
 
 pytest_plugins = ["tests.devcluster.fixtures"]
 
-settings.register_profile(
-    "ci",
-    derandomize=True,
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile("nightly", max_examples=20_000, deadline=None)
-settings.load_profile("ci")
+for _name, _max_examples in (("check", 100), ("full", 1_000)):
+    settings.register_profile(
+        _name,
+        derandomize=True,
+        max_examples=_max_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(scale())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -50,7 +50,7 @@ def read_counts(report: Path) -> Counts:
 
 
 def run_all() -> int:
-    """Run every test: what needs no cluster on all cores, then what shares the one cluster."""
+    """Run every test at full scale: what needs no cluster on all cores, then the one cluster's."""
     runs: tuple[tuple[str, list[str], dict[str, str]], ...] = (
         ("unit", ["-n", str(os.cpu_count() or 1), "-m", "not cluster"], {"OMP_NUM_THREADS": "1"}),
         ("cluster", ["-n", "0", "-m", "cluster"], {}),
@@ -65,7 +65,7 @@ def run_all() -> int:
         ended = subprocess.run(
             command,
             cwd=REPOSITORY,
-            env={**os.environ, **environment},
+            env={**os.environ, "MIZZEN_TEST_SCALE": "full", **environment},
             stdin=subprocess.DEVNULL,
             check=False,
         )
@@ -88,7 +88,8 @@ def failed_tests(log: str) -> list[str]:
 
 
 def check() -> int:
-    """Run every quick check side by side."""
+    """Run every quick check side by side, with short searches in random tests."""
+    os.environ["MIZZEN_TEST_SCALE"] = "check"
     steps = (
         _tool("format", "ruff", "format", "--check", "."),
         _tool("lint", "ruff", "check", "."),

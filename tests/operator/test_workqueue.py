@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.scale import count
 
 from mizzen_operator.workqueue import Backoff, KeySchedule, WorkQueue
 
@@ -112,7 +113,7 @@ def test_retry_backs_off_per_key_and_forget_resets() -> None:
     asyncio.run(scenario())
 
 
-@settings(max_examples=30)
+@settings(max_examples=count(check=30, full=300))
 @given(adds=st.lists(KEYS, max_size=20), num_workers=st.integers(1, 4))
 def test_a_key_never_runs_twice_at_once_and_close_drains(adds, num_workers) -> None:
     async def scenario() -> None:
