@@ -1,7 +1,8 @@
-"""Owns every live request of a tokenizer process: dispatch, ids, text, resume, end.
+"""Owns every live request of a tokenizer process: what each message means for it.
 
 Owns no sockets, no HTTP and no text: workers are reached through ``Send``, texts are made behind a
-``TextChannel``. Everything runs in one event loop; no method waits except a request's ``changed``.
+``TextChannel``. Everything runs in one event loop; no method waits except a request's ``changed``
+and ``control``.
 
 Invariants: a message counts only for the request's present generation and worker; tokens are
 recorded before their text is asked for; at most one ``Feed`` of a request is unanswered; a request
@@ -10,36 +11,34 @@ that was accepted ends with exactly one final output or error.
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 
-from mizzen_worker.contracts.errors import (
-    OverloadedError,
-    RequestError,
-    UnavailableError,
-    WorkerError,
-)
+from mizzen_worker.contracts.errors import OverloadedError, UnavailableError
 from mizzen_worker.contracts.ids import Generation, RequestId
 from mizzen_worker.contracts.messages import (
-    Abort,
+    ControlVerb,
     Finished,
     HandBack,
     HandBackCause,
     Heartbeat,
     Hello,
-    Submit,
+    PromptLogprobs,
+    Reply,
     TokenEvent,
     TokenEvents,
     ToTokenizer,
-    ToWorker,
 )
-from mizzen_worker.contracts.request import FinishKind
+from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.contracts.text_messages import FromDetokenizer, TextChunk
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.tokenizer.attempts import Attempts, Send
+from mizzen_worker.tokenizer.endings import Endings
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
+from mizzen_worker.tokenizer.pace import Pace
 from mizzen_worker.tokenizer.refusals import interruption_of, refusal_of
 from mizzen_worker.tokenizer.request_metrics import RequestMetrics
 from mizzen_worker.tokenizer.request_state import (
-    FinalOutput,
     GenerateInput,
     Phase,
     RequestState,
@@ -47,17 +46,16 @@ from mizzen_worker.tokenizer.request_state import (
 )
 from mizzen_worker.tokenizer.text_channel import TextChannel
 from mizzen_worker.tokenizer.text_feed import TextFeed
-from mizzen_worker.tokenizer.worker_choice import choose_worker, prefix_key
+from mizzen_worker.tokenizer.worker_choice import prefix_key
+from mizzen_worker.tokenizer.worker_control import WorkerControl
 from mizzen_worker.tokenizer.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-Send = Callable[[str, ToWorker], bool]
-"""Queues a message for the worker at an address; False when it cannot take it now."""
-
 TICK_S = 0.2
-_COUNT_WAIT_S = 2.0
-"""After a stop string, how long to wait for the worker's own count of cached tokens."""
+_DEADLINE_GRACE_S = 1.0
+"""A worker ends a request whose deadline passed; so much later it is ended without its word."""
+_OVERDUE = FinishReason(kind=FinishKind.DEADLINE, message="the request's deadline passed")
 
 
 class TokenizerManager:
@@ -74,11 +72,16 @@ class TokenizerManager:
         settings: ManagerSettings,
     ) -> None:
         self._workers = workers
-        self._send = send
         self._texts = TextFeed(texts)
         self._metrics = RequestMetrics(recorder)
         self._clock = clock
         self._settings = settings
+        self._pace = Pace(shortest_s=settings.retry_after_s)
+        self._control = WorkerControl(send=send)
+        self._attempts = Attempts(workers=workers, send=send, clock=clock, settings=settings)
+        self._endings = Endings(
+            texts=self._texts, metrics=self._metrics, clock=clock, forget=self._forget
+        )
         self._states: dict[RequestId, RequestState] = {}
         self._is_draining = False
 
@@ -97,6 +100,11 @@ class TokenizerManager:
         """Whether a new request would be taken."""
         return not self._is_draining and self._workers.is_any_accepting
 
+    @property
+    def retry_after_s(self) -> float:
+        """When a client that is refused for lack of room should come again."""
+        return self._pace.retry_after_s(self._workers.num_queued, self._clock())
+
     def drain(self) -> None:
         """Take no new request from now on; live ones go on."""
         self._is_draining = True
@@ -109,30 +117,52 @@ class TokenizerManager:
             raise UnavailableError(msg, retry_after_s=retry_after_s)
         if self.num_live >= self._settings.max_live_requests:
             msg = f"{self.num_live} requests are live, which is the limit"
-            raise OverloadedError(
-                msg,
-                retry_after_s=retry_after_s,
-            )
+            raise OverloadedError(msg, retry_after_s=self.retry_after_s)
+        now_s = self._clock()
         state = RequestState(
             request_id=request_id,
             wanted=wanted,
             key=prefix_key(wanted.prompt_ids),
-            submitted_s=self._clock(),
+            submitted_s=now_s,
+            deadline_at_s=math.inf if wanted.deadline_s is None else now_s + wanted.deadline_s,
         )
-        if not self._dispatch(state):
+        if not self._attempts.begin(state):
             msg = "no worker takes requests at the moment"
             raise UnavailableError(msg, retry_after_s=retry_after_s)
         self._states[request_id] = state
         self._metrics.note_live(self.num_live)
         return state
 
-    def abort(self, state: RequestState) -> None:
-        """End a request whose client is gone; nothing is left of it on either side."""
-        if state.phase is Phase.FINISHED:
-            return
-        self._stop_worker(state)
-        self._texts.close(state)
-        self._end(state, state.final_of(FinishKind.ABORT))
+    def abort(self, state: RequestState, message: str | None = None) -> None:
+        """End a request, as when its client is gone; nothing is left of it on either side."""
+        if state.phase is not Phase.FINISHED:
+            self._attempts.stop(state)
+            self._endings.abort(state, message)
+
+    def abort_by_id(self, request_id: RequestId) -> bool:
+        """End a live request on an administrator's word; False when none has that id."""
+        state = self._states.get(request_id)
+        if state is not None:
+            self.abort(state, "an administrator ended the request")
+        return state is not None
+
+    async def control(
+        self,
+        verb: ControlVerb,
+        *,
+        arguments: Mapping[str, str] | None = None,
+        address: str | None = None,
+    ) -> dict[str, Reply]:
+        """Ask every attached worker, or the one at an address; replies by address.
+
+        A worker that does not answer in time, is lost or is not attached has a reply that is not
+        ok and says so.
+        """
+        addresses = self._workers.addresses() if address is None else (address,)
+        replies = await asyncio.gather(
+            *(self._control.ask(one, verb, arguments) for one in addresses)
+        )
+        return dict(zip(addresses, replies, strict=True))
 
     # What workers say.
 
@@ -152,29 +182,33 @@ class TokenizerManager:
     def on_lost(self, address: str, reason: str) -> None:
         """See ``ConnectionListener``."""
         self._workers.drop(address)
+        self._control.note_lost(address)
         self._metrics.note_workers(self._workers.num_attached)
         now_s = self._clock()
         for state in [state for state in self._states.values() if state.worker == address]:
-            if state.phase is Phase.RUNNING:
-                state.move(Phase.WAITING, now_s)
-                state.num_lost += 1
-                state.tried.clear()
-                logger.info(
-                    "request waits for another worker",
-                    extra={"request_id": state.request_id, "reason": reason},
-                )
+            state.move(Phase.WAITING, now_s)
+            state.num_lost += 1
+            state.tried.clear()
+            logger.info(
+                "request waits for another worker",
+                extra={"request_id": state.request_id, "worker": address, "reason": reason},
+            )
         self._retry_waiting()
 
     def on_message(self, address: str, message: ToTokenizer) -> None:
         """See ``ConnectionListener``."""
         match message:
             case TokenEvents():
+                for scores in message.prompt_logprobs:
+                    self._on_prompt_scores(address, scores)
                 for event in message.events:
                     self._on_tokens(address, event)
             case Finished():
                 self._on_finished(address, message)
             case HandBack():
                 self._on_hand_back(address, message)
+            case Reply():
+                self._control.take(address, message)
             case Heartbeat(load=load) if load is not None:
                 self._workers.update(address, load)
 
@@ -186,35 +220,44 @@ class TokenizerManager:
             return None
         return state
 
+    def _on_prompt_scores(self, address: str, scores: PromptLogprobs) -> None:
+        state = self._current(address, scores.request_id, scores.generation)
+        if state is not None and not state.record_prompt(scores):
+            self._restart(state, "prompt scores")
+
     def _on_tokens(self, address: str, event: TokenEvent) -> None:
         state = self._current(address, event.request_id, event.generation)
         if state is None:
             return
-        num_known = len(state.output_ids)
-        if event.start > num_known:
-            logger.error("tokens are missing", extra={"request_id": state.request_id})
-            self._stop_worker(state)
-            state.move(Phase.WAITING, self._clock())
-            return
-        fresh = event.token_ids[num_known - event.start :]
-        if fresh:
-            self._metrics.note_tokens(state, len(fresh), self._clock())
-            state.output_ids.extend(fresh)
+        num_new = state.record(event)
+        if num_new is None:
+            self._restart(state, "tokens or their scores")
+        elif num_new:
+            self._metrics.note_tokens(state, num_new, self._clock())
             state.num_lost = 0
             state.tried.clear()
             self._texts.feed(state)
+
+    def _restart(self, state: RequestState, missing: str) -> None:
+        """Go on from what is recorded: a message was lost or malformed on the way."""
+        logger.error(
+            "a worker's answer has a gap; the request is submitted again",
+            extra={"request_id": state.request_id, "worker": state.worker, "missing": missing},
+        )
+        self._attempts.stop(state)
+        state.move(Phase.WAITING, self._clock())
+        state.num_lost += 1
 
     def _on_finished(self, address: str, message: Finished) -> None:
         state = self._states.get(message.request_id)
         if state is None or state.generation != message.generation:
             return
         state.cached_tokens = min(message.usage.cached_tokens, len(state.wanted.prompt_ids))
-        if state.phase is Phase.ENDING:
-            self._finish_stopped(state)
+        if state.phase is Phase.ENDING and state.stopped_by is not None:
+            self._endings.finish(state)
         elif state.worker == address:
-            self._note_departure(state)
-            state.worker_finish = message.reason
-            self._begin_ending(state)
+            self._attempts.note_departure(state)
+            self._endings.begin(state, message.reason)
 
     def _on_hand_back(self, address: str, message: HandBack) -> None:
         state = self._current(address, message.request_id, message.generation)
@@ -222,82 +265,37 @@ class TokenizerManager:
             return
         if message.cause is not HandBackCause.QUEUE_FULL:
             self._workers.note_draining(address)
-        self._note_departure(state)
+        self._attempts.note_departure(state)
         state.move(Phase.WAITING, self._clock())
         state.tried.add(address)
         state.num_lost += message.cause is HandBackCause.RESTARTING
         has_begun = bool(state.output_ids) or state.generation > 0
-        if self._dispatch(state) or has_begun or message.cause is HandBackCause.RESTARTING:
+        if self._begin(state) or has_begun or message.cause is HandBackCause.RESTARTING:
             return
-        self._fail(state, refusal_of(message.cause, retry_after_s=self._settings.retry_after_s))
+        self._endings.fail(state, refusal_of(message.cause, retry_after_s=self.retry_after_s))
 
-    # Dispatch and resume.
+    # Waiting for a worker.
 
-    def _dispatch(self, state: RequestState) -> bool:
-        excluded = set(state.tried)
-        while state.num_lost < self._settings.max_lost_workers:
-            address = choose_worker(
-                self._workers.views(),
-                key=state.key,
-                resume_identity=state.resume_identity,
-                excluded=excluded,
-            )
-            if address is None:
-                return False
-            if self._submit_to(address, state):
-                return True
-            excluded.add(address)
-        return False
-
-    def _submit_to(self, address: str, state: RequestState) -> bool:
-        wanted = state.wanted
-        generation = Generation(state.generation + 1)
-        is_sent = self._send(
-            address,
-            Submit(
-                request_id=state.request_id,
-                generation=generation,
-                prompt_ids=wanted.prompt_ids,
-                sampling=wanted.sampling,
-                generated_ids=tuple(state.output_ids),
-                priority=wanted.priority,
-                cache_salt=wanted.cache_salt,
-            ),
-        )
-        if is_sent:
-            if generation > 0:
-                self._metrics.note_resumed()
-            state.generation = generation
-            state.resume_identity = self._workers.identity(address).resume_identity
-            state.move(Phase.RUNNING, self._clock())
-            state.worker = address
-            self._workers.note_arrival(address)
-        return is_sent
+    def _begin(self, state: RequestState) -> bool:
+        """Hand a request to a worker again, or end it where there is nothing left to do."""
+        finish = finish_of_complete(state, self._settings.end_ids)
+        if finish is None and self._clock() >= state.deadline_at_s:
+            finish = _OVERDUE
+        if finish is not None:
+            self._endings.begin(state, finish)
+            return True
+        if not self._attempts.begin(state):
+            return False
+        self._metrics.note_resumed()
+        return True
 
     def _retry_waiting(self) -> None:
         now_s = self._clock()
         for state in list(self._states.values()):
-            if state.phase is not Phase.WAITING:
-                continue
-            finish = finish_of_complete(state, self._settings.end_ids)
-            if finish is not None:
-                state.worker_finish = finish
-                self._begin_ending(state)
-            elif not self._dispatch(state):
+            if state.phase is Phase.WAITING and not self._begin(state):
                 error = interruption_of(state, self._settings, now_s=now_s)
                 if error is not None:
-                    self._fail(state, error)
-
-    def _stop_worker(self, state: RequestState) -> None:
-        if state.worker is not None:
-            self._send(
-                state.worker, Abort(request_id=state.request_id, generation=state.generation)
-            )
-            self._note_departure(state)
-
-    def _note_departure(self, state: RequestState) -> None:
-        if state.worker is not None:
-            self._workers.note_departure(state.worker)
+                    self._endings.fail(state, error)
 
     # Text.
 
@@ -314,9 +312,9 @@ class TokenizerManager:
         state.is_feed_outstanding = False
         state.add_text(message.text, message.num_tokens)
         if message.stopped_by is not None:
-            self._on_stop_string(state, message.stopped_by)
+            self._on_stop(state, message.stopped_by)
         elif message.is_last:
-            self._finish_by_worker(state)
+            self._endings.finish(state)
         else:
             self._texts.feed(state)
 
@@ -325,49 +323,18 @@ class TokenizerManager:
         for state in list(self._states.values()):
             self._texts.reopen(state)
 
-    # Ends.
-
-    def _begin_ending(self, state: RequestState) -> None:
-        finish = state.worker_finish
-        if finish is not None and finish.kind is FinishKind.ERROR:
-            self._fail(state, RequestError(finish.message or "the worker refused the request"))
-            return
-        state.move(Phase.ENDING, self._clock())
-        self._texts.feed(state)
-
-    def _on_stop_string(self, state: RequestState, stopped_by: str) -> None:
+    def _on_stop(self, state: RequestState, stopped_by: str) -> None:
         state.stopped_by = stopped_by
-        del state.output_ids[state.num_texted :]
+        state.truncate(state.num_texted)
         if state.worker is None:
-            self._finish_stopped(state)
+            self._endings.finish(state)
             return
-        self._stop_worker(state)
+        self._attempts.stop(state)
         state.move(Phase.ENDING, self._clock())
-
-    def _finish_stopped(self, state: RequestState) -> None:
-        """End after a stop string; the worker's count is here or is not waited for any longer."""
-        if state.stopped_by is not None:
-            self._end(state, state.final_of(FinishKind.STOP, matched=state.stopped_by))
-
-    def _finish_by_worker(self, state: RequestState) -> None:
-        reason = state.worker_finish
-        if reason is not None:
-            final = state.final_of(reason.kind, matched=reason.matched, message=reason.message)
-            self._end(state, final)
-
-    def _end(self, state: RequestState, final: FinalOutput) -> None:
-        now_s = self._clock()
-        state.finish(final, now_s)
-        self._forget(state, final.kind)
-        self._metrics.note_end(state, final, now_s)
-
-    def _fail(self, state: RequestState, error: WorkerError) -> None:
-        self._texts.close(state)
-        state.fail(error, self._clock())
-        self._forget(state, FinishKind.ERROR)
 
     def _forget(self, state: RequestState, kind: FinishKind) -> None:
         self._states.pop(state.request_id, None)
+        self._pace.note_end(self._clock())
         self._metrics.note_finished(kind, self.num_live)
 
     # Time.
@@ -384,12 +351,12 @@ class TokenizerManager:
         for state in list(self._states.values()):
             if state.phase is Phase.WAITING:
                 state.tried.clear()
-            if (
-                state.stopped_by is not None
-                and state.phase is Phase.ENDING
-                and now_s - state.phase_since_s > _COUNT_WAIT_S
-            ):
-                self._finish_stopped(state)
+            elif self._endings.is_count_overdue(state, now_s):
+                self._endings.finish(state)
+                continue
+            elif state.phase is Phase.RUNNING and now_s > state.deadline_at_s + _DEADLINE_GRACE_S:
+                self._attempts.stop(state)
+                self._endings.begin(state, _OVERDUE)
                 continue
             self._texts.feed(state)
         self._retry_waiting()

@@ -26,8 +26,8 @@ def interruption_of(
     """
     if state.num_lost >= settings.max_lost_workers:
         return InterruptedRequestError(
-            f"{state.num_lost} workers died one after the other under this request; change it or "
-            "send it again later"
+            f"{state.num_lost} attempts in a row gave nothing: their workers died or left "
+            "something out; change the request or send it again later"
         )
     if now_s - state.phase_since_s > settings.resume_timeout_s:
         return InterruptedRequestError(

@@ -1,16 +1,19 @@
 """Owns one live request of the tokenizer side: its phases, its ids, what its client has not read.
 
 Owns no sockets and decides nothing about workers. Invariants: ``output_ids`` only grows and is the
-base of resume; ``num_fed`` >= ``num_texted`` >= ``num_taken``; one phase at a time, moved only by
-``move``; after the final output nothing is added.
+base of resume; where log-probabilities are wanted, ``output_logprobs`` is as long, and
+``prompt_logprobs`` grows without a gap from ``first_scored``; ``num_fed`` >= ``num_texted`` >=
+``num_taken``; one phase at a time, moved only by ``move``; after the final output nothing is added.
 """
 
 import asyncio
 import enum
+import math
 from dataclasses import dataclass, field
 
 from mizzen_worker.contracts.errors import InvariantError, WorkerError
 from mizzen_worker.contracts.ids import Generation, RequestId, TokenId
+from mizzen_worker.contracts.messages import PromptLogprobs, TokenEvent, TokenLogprob
 from mizzen_worker.contracts.request import FinishKind, FinishReason, SamplingParams, Usage
 
 
@@ -39,11 +42,18 @@ _MOVES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateInput:
-    """A checked request, ready for any worker."""
+    """A checked request, ready for any worker.
+
+    ``deadline_s`` is seconds from its acceptance: what is not complete by then ends as it is, with
+    kind DEADLINE. ``stop_regex`` are patterns that ``check_stop_patterns`` took. Log-probabilities
+    are asked for in ``sampling``.
+    """
 
     prompt_ids: tuple[TokenId, ...]
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    deadline_s: float | None = None
     skip_special_tokens: bool = True
     keep_stop: bool = False
     priority: int = 0
@@ -52,7 +62,7 @@ class GenerateInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalOutput:
-    """How it ended; ``matched`` is the stop token or the stop string."""
+    """How it ended; ``matched`` is the stop token, or the stop string or pattern."""
 
     kind: FinishKind
     usage: Usage
@@ -62,10 +72,18 @@ class FinalOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What is new since the last one; ``final`` is set on the last."""
+    """What is new since the last one; ``final`` is set on the last.
+
+    ``logprobs`` has one entry per token of ``token_ids`` where they were asked for, else none.
+    ``prompt_logprobs`` come whole, with the first output: those of the prompt from index
+    ``LogprobParams.prompt_start`` on (1 where that is 0). A stop token that ends a request is
+    among ``token_ids``; its text is not part of ``text``.
+    """
 
     text: str
     token_ids: tuple[TokenId, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
     final: FinalOutput | None = None
 
 
@@ -77,15 +95,18 @@ class RequestState:
     wanted: GenerateInput
     key: bytes
     submitted_s: float
+    deadline_at_s: float = math.inf
     phase: Phase = Phase.WAITING
     generation: Generation = _NOT_YET
     worker: str | None = None
     resume_identity: str | None = None
     tried: set[str] = field(default_factory=set)
     num_lost: int = 0
-    """Workers that died under it since its last new token."""
+    """Attempts lost since its last new token."""
     phase_since_s: float = 0.0
     output_ids: list[TokenId] = field(default_factory=list)
+    output_logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     cached_tokens: int = 0
     worker_finish: FinishReason | None = None
     first_token_s: float | None = None
@@ -95,6 +116,7 @@ class RequestState:
     num_fed: int = 0
     num_texted: int = 0
     num_taken: int = 0
+    is_prompt_taken: bool = False
     num_text_chars: int = 0
     stopped_by: str | None = None
     final: FinalOutput | None = None
@@ -110,6 +132,43 @@ class RequestState:
         self.phase_since_s = now_s
         if phase is not Phase.RUNNING:
             self.worker = None
+
+    @property
+    def first_scored(self) -> int | None:
+        """Index of the first prompt token that is scored; None when none is."""
+        logprobs = self.wanted.sampling.logprobs
+        if logprobs is None or logprobs.prompt_start is None:
+            return None
+        return max(1, logprobs.prompt_start)
+
+    def record(self, event: TokenEvent) -> int | None:
+        """Add what is new of an event; give how many tokens, or None when something is missing."""
+        num_known = len(self.output_ids)
+        num_old = num_known - event.start
+        if num_old < 0:
+            return None
+        fresh = event.token_ids[num_old:]
+        if self.wanted.sampling.logprobs is not None:
+            if len(event.logprobs) != len(event.token_ids):
+                return None
+            self.output_logprobs.extend(event.logprobs[num_old:])
+        self.output_ids.extend(fresh)
+        return len(fresh)
+
+    def record_prompt(self, scores: PromptLogprobs) -> bool:
+        """Add what is new of a stretch; False when something is missing before it."""
+        if self.first_scored is None:
+            return True
+        num_old = self.first_scored + len(self.prompt_logprobs) - scores.start
+        if num_old < 0:
+            return False
+        self.prompt_logprobs.extend(scores.logprobs[num_old:])
+        return True
+
+    def truncate(self, num_tokens: int) -> None:
+        """Drop what lies behind a stop string."""
+        del self.output_ids[num_tokens:]
+        del self.output_logprobs[num_tokens:]
 
     def add_text(self, text: str, num_tokens: int) -> None:
         """Note text that its client may read, after ``num_tokens`` of the output."""
@@ -154,9 +213,16 @@ class RequestState:
             raise self.error
         if not text and not token_ids and self.final is None:
             return None
+        logprobs = tuple(self.output_logprobs[self.num_taken : self.num_texted])
+        prompt_logprobs = () if self.is_prompt_taken else tuple(self.prompt_logprobs)
+        self.is_prompt_taken = True
         self.num_taken = self.num_texted
         return Output(
-            text=text, token_ids=token_ids, final=self.final if self.error is None else None
+            text=text,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            final=self.final if self.error is None else None,
         )
 
     async def changed(self, timeout_s: float) -> bool:

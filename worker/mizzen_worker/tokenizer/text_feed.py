@@ -57,6 +57,7 @@ class TextFeed:
                 OpenText(
                     request_id=state.request_id,
                     stop=state.wanted.stop,
+                    stop_regex=state.wanted.stop_regex,
                     skip_special_tokens=state.wanted.skip_special_tokens,
                     keep_stop=state.wanted.keep_stop,
                     skip_chars=state.num_text_chars,

@@ -83,6 +83,17 @@ class Workers:
         """Whether new work can go anywhere."""
         return any(view.is_accepting for view in self.views())
 
+    def addresses(self) -> tuple[str, ...]:
+        """Give where the attached workers are."""
+        return tuple(self._workers)
+
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait at usable workers, by what those say."""
+        return sum(
+            known.load.queued_requests for known in self._workers.values() if not known.is_refused
+        )
+
     @property
     def num_attached(self) -> int:
         """Workers connected, usable or not."""

@@ -26,6 +26,14 @@ class TokenBytes:
     special_ids: frozenset[int]
     is_first_space_dropped: bool
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """Give what one token stands for; nothing for an id that is no token."""
+        return self.bytes_by_id[token_id] if 0 <= token_id < len(self.bytes_by_id) else b""
+
+    def string_of(self, token_id: int) -> str:
+        """Give one token as a text of its own; bytes that are no whole character are U+FFFD."""
+        return self.bytes_of(token_id).decode(errors="replace")
+
 
 def token_bytes_of(tokenizer_json: str) -> TokenBytes:
     """Read them from the text of a ``tokenizer.json``; raises ``ModelLoadError``."""

@@ -1,0 +1,29 @@
+"""Owns when a refused client is told to come again; owns no requests and no clock. Pure."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_NUM_KEPT = 64
+_LONGEST_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Pace:
+    """How fast requests ended lately."""
+
+    shortest_s: float
+    _ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=_NUM_KEPT))
+
+    def note_end(self, now_s: float) -> None:
+        """Count a request that ended."""
+        self._ends_s.append(now_s)
+
+    def retry_after_s(self, num_queued: int, now_s: float) -> float:
+        """Give the time in which half of a queue ends at the present pace, within bounds.
+
+        Half of it, because others come back too and an empty queue is idle time.
+        """
+        if len(self._ends_s) < 2:
+            return self.shortest_s
+        each_s = (now_s - self._ends_s[0]) / len(self._ends_s)
+        return min(max(self.shortest_s, each_s * num_queued / 2), _LONGEST_S)
