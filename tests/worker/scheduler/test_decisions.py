@@ -17,6 +17,7 @@ from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.retraction import choose_victim
 from mizzen_worker.scheduler.settle import finish_after_last_token
+from mizzen_worker.scheduler.wait_prediction import WaitPrediction
 from mizzen_worker.scheduler.waiting_line import WaitingLine
 
 
@@ -97,6 +98,18 @@ def test_prediction_learns_and_forgets() -> None:
         prediction.observe(5)
     assert prediction.remaining(num_output=0, max_remaining=1000) == 5
     assert prediction.remaining(num_output=7, max_remaining=100) == 100
+
+
+def test_the_wait_is_the_line_over_the_pace_of_admissions() -> None:
+    prediction = WaitPrediction()
+    assert prediction.seconds(num_ahead=500, now=9.0) == 1.0
+    for second in range(10):
+        prediction.observe(10.0 + second, num_waiting=5)
+    assert prediction.seconds(num_ahead=20, now=20.0) == 20.0
+    assert prediction.seconds(num_ahead=20, now=30.0) == 40.0
+    assert prediction.seconds(num_ahead=2000, now=20.0) == 60.0
+    prediction.observe(21.0, num_waiting=0)
+    assert prediction.seconds(num_ahead=2000, now=9000.0) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,7 @@ def test_a_full_queue_hands_back_and_never_drops() -> None:
     back = [a for a in attempts if isinstance(a.terminals[0], HandBack)]
     assert len(served) == 5
     assert {a.terminals[0].cause for a in back} == {HandBackCause.QUEUE_FULL}
+    assert all(1.0 <= a.terminals[0].retry_after_s <= 60.0 for a in back)
     assert all(a.output == harness.expected(a.submit) for a in served)
 
 

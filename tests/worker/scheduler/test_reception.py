@@ -98,6 +98,16 @@ def test_heartbeats_carry_the_load_once_a_second_to_every_peer() -> None:
     assert load.kv_tokens_used >= 9 + 20
 
 
+def test_the_load_tells_tokens_that_wait_for_their_prefill() -> None:
+    harness = Harness(page_size=4, max_slots=1, max_chunk_tokens=8)
+    harness.submit(make_submit("runs", range(30)))
+    harness.submit(make_submit("waits", range(20)))
+    harness.step()
+    assert harness.loop._state.load(is_draining=False).queued_tokens == 22 + 20
+    harness.run()
+    assert harness.loop._state.load(is_draining=False).queued_tokens == 0
+
+
 def test_an_idle_loop_waits_but_never_past_the_next_heartbeat() -> None:
     harness = Harness()
     harness.step()

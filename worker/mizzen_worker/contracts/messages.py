@@ -76,6 +76,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     ``generated_ids`` are the tokens an earlier attempt already produced: they count as output
     (towards ``max_new_tokens`` and penalties), are not sent again, and the next event starts at
     index ``len(generated_ids)``. ``deadline_s`` is seconds from receipt; None means no deadline.
+    ``priority`` is for workers with the policy of that name: higher is more urgent.
     """
 
     request_id: RequestId
@@ -152,11 +153,16 @@ class HandBackCause(enum.Enum):
 
 
 class HandBack(msgspec.Struct, frozen=True, kw_only=True, tag="hand_back"):
-    """Worker to tokenizer: not (or no longer) mine; every token produced was sent before this."""
+    """Worker to tokenizer: not (or no longer) mine; every token produced was sent before this.
+
+    ``retry_after_s`` comes with ``QUEUE_FULL``: how long a request of the queue's end is expected
+    to wait.
+    """
 
     request_id: RequestId
     generation: Generation
     cause: HandBackCause
+    retry_after_s: float | None = None
 
 
 class ControlVerb(enum.Enum):

@@ -36,6 +36,7 @@ from mizzen_worker.scheduler.roster import Roster
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.scheduler.settle import finish_after_last_token
 from mizzen_worker.scheduler.state import SchedulerState
+from mizzen_worker.scheduler.wait_prediction import WaitPrediction
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class SchedulerLoop:
             outbox=Outbox(endpoint),
             counters=SchedulerCounters(),
             prediction=OutputPrediction(),
+            wait_prediction=WaitPrediction(),
         )
         self._ending = Ending(self._state)
         self._reception = Reception(
@@ -135,7 +137,7 @@ class SchedulerLoop:
                 self._ending.hand_back(req, HandBackCause.DRAINING)
 
     def _launch(self) -> Launched | None:
-        plan = self._planner.plan()
+        plan = self._planner.plan(self._clock())
         self._state.counters.retractions += plan.num_retracted
         if not plan.rows():
             return None

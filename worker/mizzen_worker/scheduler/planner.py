@@ -51,11 +51,12 @@ class Planner:
         self._page_size = state.limits.page_size
         self._roster = state.roster
         self._prediction = state.prediction
+        self._wait_prediction = state.wait_prediction
         self._counters = state.counters
         self._max_chunk_tokens = state.settings.max_chunk_tokens
         self._max_running = state.max_running
 
-    def plan(self) -> Plan:
+    def plan(self, now: float) -> Plan:
         """Choose the rows of the next step and give them their pages."""
         num_retracted = self._grow_decodes()
         decodes = [req for req in self._roster.running if req.state is ReqState.DECODING]
@@ -66,7 +67,7 @@ class Planner:
             raise InvariantError([message])
         if num_retracted == 0:
             num_left = self._max_chunk_tokens - sum(row.num_new for row in extends)
-            extends += self._admit(num_left)
+            extends += self._admit(num_left, now)
         return Plan(
             extends=tuple(extends),
             decodes=tuple(_row(req, 1) for req in decodes),
@@ -118,7 +119,7 @@ class Planner:
             num_left -= num_new
         return rows
 
-    def _admit(self, num_left: int) -> list[PlannedRow]:
+    def _admit(self, num_left: int, now: float) -> list[PlannedRow]:
         rows: list[PlannedRow] = []
         roster = self._roster
         if roster.waiting.first() is None or num_left < 1:
@@ -144,6 +145,7 @@ class Planner:
             if not isinstance(decision, Admitted):
                 break
             roster.admit(req)
+            self._wait_prediction.observe(now, num_waiting=len(roster.waiting))
             self._enter(req, match)
             _, lease = req.held()
             self._cache.grow([(lease, decision.num_new_pages)])

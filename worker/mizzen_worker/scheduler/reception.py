@@ -190,7 +190,17 @@ class Reception:
         self._endpoint.send(peer, finished)
 
     def _send_back(self, peer: PeerId, submit: Submit, cause: HandBackCause) -> None:
-        message = HandBack(request_id=submit.request_id, generation=submit.generation, cause=cause)
+        retry_after_s = None
+        if cause is HandBackCause.QUEUE_FULL:
+            retry_after_s = self._state.wait_prediction.seconds(
+                num_ahead=len(self._state.roster.waiting), now=self._clock()
+            )
+        message = HandBack(
+            request_id=submit.request_id,
+            generation=submit.generation,
+            cause=cause,
+            retry_after_s=retry_after_s,
+        )
         self._endpoint.send(peer, message)
 
     def _control(self, message: Control) -> Reply:

@@ -37,6 +37,12 @@ class Roster:
         """List a peer's live requests."""
         return [req for req in self._by_id.values() if req.peer == peer]
 
+    def num_tokens_to_prefill(self) -> int:
+        """Count known tokens without KV; of those that wait, what is cached is not looked up."""
+        return self.waiting.num_tokens + sum(
+            req.num_tokens - req.num_kv for req in self.running if req.state is ReqState.PREFILLING
+        )
+
     def add(self, req: Req) -> None:
         """Take in a new request; it waits."""
         self._by_id[req.request_id] = req

@@ -14,6 +14,7 @@ from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.residency import Residency
 from mizzen_worker.scheduler.roster import Roster
 from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.wait_prediction import WaitPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class SchedulerState:
     outbox: Outbox
     counters: SchedulerCounters
     prediction: OutputPrediction
+    wait_prediction: WaitPrediction
 
     @property
     def max_running(self) -> int:
@@ -49,6 +51,7 @@ class SchedulerState:
             queued_requests=len(self.roster.waiting),
             kv_tokens_used=self.kv_tokens_used(),
             is_draining=is_draining,
+            queued_tokens=self.roster.num_tokens_to_prefill(),
         )
 
     def kv_tokens_used(self) -> int:

@@ -26,6 +26,8 @@ class WaitingLine:
     def __init__(self, policy: Policy = first_come_first_served) -> None:
         self._policy = policy
         self._reqs: list[Req] = []
+        self.num_tokens = 0
+        """Known tokens of everybody in the line."""
 
     def __len__(self) -> int:
         return len(self._reqs)
@@ -36,6 +38,7 @@ class WaitingLine:
     def add(self, req: Req) -> None:
         """Enter a request at its place."""
         bisect.insort(self._reqs, req, key=self._policy)
+        self.num_tokens += req.num_tokens
 
     def first(self) -> Req | None:
         """Look at the request whose turn it is."""
@@ -47,3 +50,4 @@ class WaitingLine:
         if index == len(self._reqs) or self._reqs[index] is not req:
             raise InvariantError([f"request {req.request_id} is not in the waiting line"])
         del self._reqs[index]
+        self.num_tokens -= req.num_tokens
