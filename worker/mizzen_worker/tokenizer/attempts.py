@@ -11,9 +11,9 @@ import msgspec
 from mizzen_worker.contracts.ids import Generation
 from mizzen_worker.contracts.messages import Abort, Submit, ToWorker
 from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.routing.worker_choice import choose_worker
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.request_state import Phase, RequestState
-from mizzen_worker.tokenizer.worker_choice import choose_worker
 from mizzen_worker.tokenizer.workers import Workers
 
 Send = Callable[[str, ToWorker], bool]
@@ -45,7 +45,8 @@ class Attempts:
         while state.num_lost < self._settings.max_lost_workers:
             address = choose_worker(
                 self._workers.views(),
-                key=state.key,
+                prefix=state.prefix,
+                memory=self._workers.memory,
                 resume_identity=state.resume_identity,
                 excluded=excluded,
             )
@@ -91,7 +92,7 @@ class Attempts:
             state.resume_identity = self._workers.identity(address).resume_identity
             state.move(Phase.RUNNING, now_s)
             state.worker = address
-            self._workers.note_arrival(address)
+            self._workers.note_arrival(address, state.prefix, len(state.output_ids))
         return is_sent
 
 

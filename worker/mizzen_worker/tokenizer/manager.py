@@ -32,6 +32,7 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.contracts.text_messages import FromDetokenizer, TextChunk
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.routing.prefix_memory import prompt_prefix
 from mizzen_worker.tokenizer.attempts import Attempts, Send
 from mizzen_worker.tokenizer.endings import Endings
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
@@ -46,7 +47,6 @@ from mizzen_worker.tokenizer.request_state import (
 )
 from mizzen_worker.tokenizer.text_channel import TextChannel
 from mizzen_worker.tokenizer.text_feed import TextFeed
-from mizzen_worker.tokenizer.worker_choice import prefix_key
 from mizzen_worker.tokenizer.worker_control import WorkerControl
 from mizzen_worker.tokenizer.workers import Workers
 
@@ -122,7 +122,7 @@ class TokenizerManager:
         state = RequestState(
             request_id=request_id,
             wanted=wanted,
-            key=prefix_key(wanted.prompt_ids),
+            prefix=prompt_prefix(wanted.prompt_ids, salt=wanted.cache_salt),
             submitted_s=now_s,
             deadline_at_s=math.inf if wanted.deadline_s is None else now_s + wanted.deadline_s,
         )

@@ -15,6 +15,7 @@ from mizzen_worker.contracts.errors import InvariantError, WorkerError
 from mizzen_worker.contracts.ids import Generation, RequestId, TokenId
 from mizzen_worker.contracts.messages import PromptLogprobs, TokenEvent, TokenLogprob
 from mizzen_worker.contracts.request import FinishKind, FinishReason, SamplingParams, Usage
+from mizzen_worker.routing.prefix_memory import PromptPrefix
 
 
 class Phase(enum.Enum):
@@ -93,7 +94,7 @@ class RequestState:
 
     request_id: RequestId
     wanted: GenerateInput
-    key: bytes
+    prefix: PromptPrefix
     submitted_s: float
     deadline_at_s: float = math.inf
     phase: Phase = Phase.WAITING

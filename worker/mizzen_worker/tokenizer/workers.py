@@ -1,7 +1,7 @@
 """Owns what a tokenizer process knows about each attached worker; owns no connections.
 
 Invariant: ``num_ours`` of a worker is the number of our requests submitted there and not ended
-or taken back; an address that is not attached has none.
+or taken back; an address that is not attached has none, and nothing is remembered as sent there.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mizzen_worker.contracts.messages import Capacity, Hello, Load, ModelIdentity
-from mizzen_worker.tokenizer.worker_choice import WorkerView
+from mizzen_worker.routing.prefix_memory import PrefixMemory, PromptPrefix
+from mizzen_worker.routing.worker_choice import WorkerView
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,6 +20,8 @@ class _Worker:
     load: Load
     is_refused: bool
     num_ours: int = 0
+    num_sent_tokens: int = 0
+    """Sent since the worker last told its load, and not part of that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +29,8 @@ class Workers:
     """Attached workers by address. Owned by the TokenizerManager."""
 
     tokenizer_fingerprint: str
+    memory: PrefixMemory = field(default_factory=PrefixMemory)
+    """What was sent where; changed by this class only."""
     _workers: dict[str, _Worker] = field(default_factory=dict)
 
     def attach(self, address: str, hello: Hello) -> bool:
@@ -39,6 +44,7 @@ class Workers:
         known = self._workers.get(address)
         if known is not None:
             known.load = load
+            known.num_sent_tokens = 0
 
     def note_draining(self, address: str) -> None:
         """Send nothing more to a worker that said it drains."""
@@ -49,10 +55,15 @@ class Workers:
     def drop(self, address: str) -> None:
         """Forget a worker."""
         self._workers.pop(address, None)
+        self.memory.forget(address)
 
-    def note_arrival(self, address: str) -> None:
+    def note_arrival(self, address: str, prefix: PromptPrefix, num_generated: int) -> None:
         """Count a request of ours that was submitted to an attached worker."""
-        self._workers[address].num_ours += 1
+        known = self._workers[address]
+        num_cached = self.memory.num_cached(address, prefix)
+        known.num_ours += 1
+        known.num_sent_tokens += prefix.num_tokens + num_generated - num_cached
+        self.memory.note_sent(address, prefix, max_tokens=known.hello.capacity.kv_tokens)
 
     def note_departure(self, address: str) -> None:
         """Count a request of ours out again; no effect for a worker that is gone."""
@@ -73,6 +84,7 @@ class Workers:
             yield WorkerView(
                 address=address,
                 num_live=max(reported, known.num_ours),
+                queued_tokens=known.load.queued_tokens + known.num_sent_tokens,
                 max_running=known.hello.capacity.max_running_requests,
                 is_accepting=not known.load.is_draining,
                 resume_identity=known.hello.identity.resume_identity,
