@@ -36,7 +36,7 @@ class _NullRunner:
         return self._limits
 
     def launch(self, batch: ScheduleBatch) -> "_Done":
-        num_sampled = sum(row.is_sampled for row in batch.rows)
+        num_sampled = sum(row.is_sampled for row in batch.extends) + len(batch.decodes.slots)
         return _Done(
             StepResult(
                 step=batch.step,

@@ -11,7 +11,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-from mizzen_worker.contracts.batch import BatchRow, ForwardMode, PageWrite, ScheduleBatch, SlotInit
+from mizzen_worker.contracts.batch import (
+    DecodeRows,
+    ExtendRow,
+    PageWrite,
+    ScheduleBatch,
+    SlotInit,
+)
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
 
@@ -67,13 +73,17 @@ class _Ours:
     def _launch(
         self,
         step: int,
-        rows: list[BatchRow],
+        rows: list[ExtendRow] | DecodeRows,
         inits: tuple[SlotInit, ...],
         writes: tuple[PageWrite, ...],
     ) -> None:
-        mode = ForwardMode.DECODE if rows[0].token_ids is None else ForwardMode.EXTEND
+        nothing = DecodeRows(slots=np.empty(0, np.int32), starts=np.empty(0, np.int32))
         batch = ScheduleBatch(
-            step=step, mode=mode, rows=tuple(rows), slot_inits=inits, page_writes=writes
+            step=step,
+            extends=() if isinstance(rows, DecodeRows) else tuple(rows),
+            decodes=rows if isinstance(rows, DecodeRows) else nothing,
+            slot_inits=inits,
+            page_writes=writes,
         )
         self._runner.launch(batch).settle()
 
@@ -96,9 +106,9 @@ class _Ours:
             writes.append(PageWrite(slot=slot, first_page=0, pages=pages))
         return tuple(inits), tuple(writes)
 
-    def _extend_rows(self, prompts: np.ndarray) -> list[BatchRow]:
+    def _extend_rows(self, prompts: np.ndarray) -> list[ExtendRow]:
         return [
-            BatchRow(
+            ExtendRow(
                 request_id=str(slot),
                 slot=slot,
                 start=0,
@@ -109,18 +119,9 @@ class _Ours:
             for slot, ids in enumerate(prompts, 1)
         ]
 
-    def _decode_rows(self, workload: Workload, position: int) -> list[BatchRow]:
-        return [
-            BatchRow(
-                request_id=str(slot),
-                slot=slot,
-                start=position,
-                num_new=1,
-                token_ids=None,
-                is_sampled=True,
-            )
-            for slot in range(1, workload.num_streams + 1)
-        ]
+    def _decode_rows(self, workload: Workload, position: int) -> DecodeRows:
+        slots = np.arange(1, workload.num_streams + 1, dtype=np.int32)
+        return DecodeRows(slots=slots, starts=np.full_like(slots, position))
 
 
 def _options(model: Path, threads: int, weight_format: WeightFormat) -> RunnerOptions:

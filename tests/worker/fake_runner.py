@@ -7,12 +7,11 @@ from the token ids alone.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from mizzen_worker.contracts.batch import (
-    BatchRow,
-    ForwardMode,
     RunnerLimits,
     ScheduleBatch,
     SlotInit,
@@ -83,6 +82,24 @@ def expected_output(
         _, context = _extend_context(context, token, len(tokens) - 1)
 
 
+@dataclass(frozen=True)
+class _Row:
+    slot: int
+    start: int
+    num_new: int
+    token_ids: np.ndarray | None
+    is_sampled: bool
+
+
+def _rows(batch: ScheduleBatch) -> list[_Row]:
+    extends = [
+        _Row(row.slot, row.start, row.num_new, row.token_ids, row.is_sampled)
+        for row in batch.extends
+    ]
+    decodes = zip(batch.decodes.slots.tolist(), batch.decodes.starts.tolist(), strict=True)
+    return extends + [_Row(slot, start, 1, None, is_sampled=True) for slot, start in decodes]
+
+
 class _Pending:
     def __init__(self, result: StepResult, failure: Exception | None) -> None:
         self._result: StepResult | None = result
@@ -131,23 +148,24 @@ class FakeRunner:
         for write in batch.page_writes:
             end = write.first_page + len(write.pages)
             self.page_rows[write.slot, write.first_page : end] = write.pages
-        self._require_contract(batch)
-        contexts = [self._forward(row) for row in batch.rows]
+        rows = _rows(batch)
+        self._require_contract(batch, rows)
+        contexts = [self._forward(row) for row in rows]
         sampled = [
             self._sample(row, context)
-            for row, context in zip(batch.rows, contexts, strict=True)
+            for row, context in zip(rows, contexts, strict=True)
             if row.is_sampled
         ]
         result = StepResult(
             step=batch.step,
             sampled_ids=np.array(sampled, dtype=np.int32),
             is_finished=np.array(
-                [self._is_finished(row) for row in batch.rows if row.is_sampled], dtype=np.bool_
+                [self._is_finished(row) for row in rows if row.is_sampled], dtype=np.bool_
             ),
         )
         return _Pending(result, self.settle_failure)
 
-    def _forward(self, row: BatchRow) -> int:
+    def _forward(self, row: _Row) -> int:
         tokens = [self.last_tokens[row.slot]] if row.token_ids is None else row.token_ids.tolist()
         assert len(tokens) == row.num_new
         places = self._places(row.slot, row.start)
@@ -163,7 +181,7 @@ class FakeRunner:
             self.kv[place] = kv
         return context
 
-    def _sample(self, row: BatchRow, context: int) -> int:
+    def _sample(self, row: _Row, context: int) -> int:
         init = self.inits[row.slot]
         position = row.start + row.num_new
         num_output = position - init.num_prompt_tokens
@@ -179,7 +197,7 @@ class FakeRunner:
         self.last_tokens[row.slot] = token
         return token
 
-    def _is_finished(self, row: BatchRow) -> bool:
+    def _is_finished(self, row: _Row) -> bool:
         init = self.inits[row.slot]
         num_tokens = row.start + row.num_new + 1
         stops = (*init.sampling.stop_token_ids, *init.eos_token_ids)
@@ -193,26 +211,22 @@ class FakeRunner:
         page_size = self._limits.page_size
         return self.page_rows[slot, positions // page_size] * page_size + positions % page_size
 
-    def _require_contract(self, batch: ScheduleBatch) -> None:
-        slots = [row.slot for row in batch.rows]
+    def _require_contract(self, batch: ScheduleBatch, rows: list[_Row]) -> None:
+        slots = [row.slot for row in rows]
         assert len(set(slots)) == len(slots), "a slot twice in a batch"
         assert all(1 <= slot <= self._limits.max_slots for slot in slots)
-        kinds = [row.token_ids is None for row in batch.rows]
-        assert kinds == sorted(kinds), "a decode row before an extend row"
-        modes = {(False,): ForwardMode.EXTEND, (True,): ForwardMode.DECODE}
-        assert batch.mode is modes.get(tuple(sorted(set(kinds))), ForwardMode.MIXED)
         touched = {write.slot for write in batch.page_writes}
         touched |= {init.slot for init in batch.slot_inits}
         assert touched <= set(slots), "a write for a slot that does not run"
         page_size = self._limits.page_size
         reached: dict[int, list[int]] = {}
-        for row in batch.rows:
+        for row in rows:
             num_pages = -(-(row.start + row.num_new) // page_size)
             pages = self.page_rows[row.slot, :num_pages].tolist()
             assert 0 not in pages, f"slot {row.slot} reaches the sink page"
             for page in pages:
                 reached.setdefault(page, []).append(row.slot)
-        for row in batch.rows:
+        for row in rows:
             first, end = row.start // page_size, (row.start + row.num_new - 1) // page_size + 1
             for page in self.page_rows[row.slot, first:end].tolist():
                 assert reached[page] == [row.slot], f"page {page} is written and shared"

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mizzen_worker.contracts.batch import (
-    BatchRow,
-    ForwardMode,
+    DecodeRows,
+    ExtendRow,
     PageWrite,
     Runner,
     ScheduleBatch,
@@ -70,19 +70,26 @@ class RunnerDriver:
     def run(self, parts: list[tuple[Driven, int]]) -> None:
         """One step: (request, number of prompt tokens to compute; 0 means decode)."""
         self.step += 1
-        rows = tuple(self._row(request, count) for request, count in parts)
+        extending = [(request, count) for request, count in parts if count]
+        decoding = [request for request, count in parts if not count]
+        rows = tuple(self._extend_row(request, count) for request, count in extending)
         batch = ScheduleBatch(
             step=self.step,
-            mode=ForwardMode.MIXED,
-            rows=rows,
+            extends=rows,
+            decodes=DecodeRows(
+                slots=np.array([request.slot for request in decoding], dtype=np.int32),
+                starts=np.array([self._advance(request, 1) for request in decoding], np.int32),
+            ),
             slot_inits=tuple(self._pending_inits),
             page_writes=tuple(self._pending_writes),
         )
         self._pending_inits, self._pending_writes = [], []
         result = self.runner.launch(batch).settle()
         assert result.step == self.step
-        sampled = [request for (request, _), row in zip(parts, rows, strict=True) if row.is_sampled]
-        for request, token in zip(sampled, result.sampled_ids.tolist(), strict=True):
+        sampled = [
+            request for (request, _), row in zip(extending, rows, strict=True) if row.is_sampled
+        ]
+        for request, token in zip(sampled + decoding, result.sampled_ids.tolist(), strict=True):
             request.output.append(token)
 
     def finish(self, requests: list[Driven]) -> None:
@@ -111,19 +118,23 @@ class RunnerDriver:
         is_ended = bool(request.output) and request.output[-1] in request.eos
         return is_ended or len(request.output) >= request.sampling.max_new_tokens
 
-    def _row(self, request: Driven, count: int) -> BatchRow:
-        start, num_new = request.num_computed, max(count, 1)
-        self._cover(request, start + num_new)
-        request.num_computed += num_new
-        ids = np.array(request.prompt[start : start + num_new], dtype=np.int32) if count else None
-        return BatchRow(
+    def _extend_row(self, request: Driven, count: int) -> ExtendRow:
+        start = self._advance(request, count)
+        return ExtendRow(
             request_id=request.request_id,
             slot=request.slot,
             start=start,
-            num_new=num_new,
-            token_ids=ids,
+            num_new=count,
+            token_ids=np.array(request.prompt[start : start + count], dtype=np.int32),
             is_sampled=request.num_computed >= len(request.prompt),
         )
+
+    def _advance(self, request: Driven, num_new: int) -> int:
+        """Cover the next positions with pages; return the first of them."""
+        start = request.num_computed
+        self._cover(request, start + num_new)
+        request.num_computed += num_new
+        return start
 
     def _cover(self, request: Driven, length: int) -> None:
         missing = -(-length // self.runner.limits.page_size) - len(request.pages)

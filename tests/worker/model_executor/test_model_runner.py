@@ -12,7 +12,12 @@ from tests.worker.model_executor.tiny_llama import (
 )
 from transformers import LlamaForCausalLM
 
-from mizzen_worker.contracts.batch import BatchRow, ForwardMode, PageWrite, ScheduleBatch, SlotInit
+from mizzen_worker.contracts.batch import (
+    DecodeRows,
+    ExtendRow,
+    PageWrite,
+    ScheduleBatch,
+)
 from mizzen_worker.contracts.errors import ConfigError, StepError
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
@@ -200,24 +205,33 @@ def test_min_new_tokens_holds_stop_ids_back(grouped: tuple[Path, LlamaForCausalL
     assert expected[1] not in output[:2]
 
 
-def decode_row(**changes: object) -> BatchRow:
+def extend_row(**changes: object) -> ExtendRow:
     values: dict[str, object] = {
         "request_id": "r",
         "slot": 1,
         "start": 0,
         "num_new": 1,
-        "token_ids": None,
+        "token_ids": np.array([1], dtype=np.int32),
         "is_sampled": True,
     }
     values.update(changes)
-    return BatchRow(**values)
+    return ExtendRow(**values)
 
 
 def batch_of(
-    *rows: BatchRow, inits: tuple[SlotInit, ...] = (), writes: tuple[PageWrite, ...] = ()
+    *rows: ExtendRow,
+    decodes: tuple[tuple[int, int], ...] = (),
+    writes: tuple[PageWrite, ...] = (),
 ) -> ScheduleBatch:
     return ScheduleBatch(
-        step=1, mode=ForwardMode.MIXED, rows=rows, slot_inits=inits, page_writes=writes
+        step=1,
+        extends=rows,
+        decodes=DecodeRows(
+            slots=np.array([slot for slot, _ in decodes], dtype=np.int32),
+            starts=np.array([start for _, start in decodes], dtype=np.int32),
+        ),
+        slot_inits=(),
+        page_writes=writes,
     )
 
 
@@ -228,16 +242,19 @@ def page_write(first_page: int, *pages: int) -> PageWrite:
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
-        (batch_of(decode_row(slot=0)), "slot 0 is not in 1..6"),
-        (batch_of(decode_row(slot=7)), "slot 7 is not in 1..6"),
-        (batch_of(decode_row(), decode_row()), "two rows have the same slot"),
-        (batch_of(decode_row(start=256)), "not within the context of 256"),
-        (batch_of(decode_row(num_new=2)), "a decode row has num_new 2"),
-        (batch_of(decode_row(token_ids=np.array([1, 2], np.int32))), "2 token ids for 1"),
-        (batch_of(decode_row(token_ids=np.array([199], np.int32))), "outside the vocabulary"),
-        (batch_of(decode_row(), writes=(page_write(0, 0),)), "a page is not in 1..64"),
-        (batch_of(decode_row(), writes=(page_write(0, 65),)), "a page is not in 1..64"),
-        (batch_of(decode_row(), writes=(page_write(15, 1, 2),)), "page writes end at 17"),
+        (batch_of(extend_row(slot=0)), "slot 0 is not in 1..6"),
+        (batch_of(extend_row(slot=7)), "slot 7 is not in 1..6"),
+        (batch_of(extend_row(), extend_row()), "two rows have the same slot"),
+        (batch_of(extend_row(start=256)), "not within the context of 256"),
+        (batch_of(extend_row(token_ids=np.array([1, 2], np.int32))), "2 token ids for 1"),
+        (batch_of(extend_row(token_ids=np.array([199], np.int32))), "outside the vocabulary"),
+        (batch_of(decodes=((0, 3),)), "decode row of slot 0"),
+        (batch_of(decodes=((1, 3), (7, 3))), "decode row of slot 7"),
+        (batch_of(decodes=((1, 256),)), "at position 256"),
+        (batch_of(extend_row(), decodes=((1, 3),)), "two rows have the same slot"),
+        (batch_of(extend_row(), writes=(page_write(0, 0),)), "a page is not in 1..64"),
+        (batch_of(extend_row(), writes=(page_write(0, 65),)), "a page is not in 1..64"),
+        (batch_of(extend_row(), writes=(page_write(15, 1, 2),)), "page writes end at 17"),
     ],
 )
 def test_breach_of_the_batch_contract_is_a_step_error(
@@ -255,7 +272,7 @@ def test_step_error_changes_nothing(grouped: tuple[Path, LlamaForCausalLM]) -> N
     driver.start(request)
     driver.prefill(request)
     with pytest.raises(StepError):
-        driver.runner.launch(batch_of(decode_row(start=999), writes=(page_write(0, 5, 6),)))
+        driver.runner.launch(batch_of(extend_row(start=999), writes=(page_write(0, 5, 6),)))
     driver.finish([request])
     assert request.output == reference_greedy(model, request.prompt, 6)
 

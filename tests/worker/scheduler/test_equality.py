@@ -157,7 +157,7 @@ def _play_seeds(seeds: range) -> dict[str, int]:
         events["cached"] += counters.cached_tokens
         for batch in harness.runner.batches:
             events["mixed"] += batch.mode.value == "mixed"
-            events["chunked"] += any(not row.is_sampled for row in batch.rows)
+            events["chunked"] += any(not row.is_sampled for row in batch.extends)
     return events
 
 

@@ -126,7 +126,7 @@ def test_several_prefills_share_a_step() -> None:
     for name, length in (("a", 30), ("b", 30), ("c", 30)):
         harness.submit(make_submit(name, [len(name), *range(length)][:length], cache_salt=name))
     harness.step()
-    assert [row.num_new for row in harness.runner.batches[0].rows] == [30, 30, 4]
+    assert [row.num_new for row in harness.runner.batches[0].extends] == [30, 30, 4]
     harness.run()
     harness.assert_all_served()
 
@@ -159,7 +159,7 @@ def test_a_prefill_waits_for_pages_that_a_decode_took_against_the_prediction() -
     harness.run()
     harness.assert_all_served()
     assert harness.loop.counters.retractions == 1
-    widths = [len(batch.rows) for batch in harness.runner.batches]
+    widths = [batch.num_rows for batch in harness.runner.batches]
     assert 2 in widths
 
 

@@ -3,7 +3,8 @@
 The scheduler (rank 0) plans an immutable ``ScheduleBatch``; every rank's runner replays it and the
 last stage answers a ``StepResult``. Device state is indexed by request slot: a runner keeps, per
 slot, the row of the page table, the sampling parameters, the last sampled token and the length.
-Therefore a decode row carries no token id: its input is the slot's last token on the device.
+Therefore a decode row carries no token id: its input is the slot's last token on the device. Decode
+rows come as arrays (``DecodeRows``), because a step may have a thousand of them.
 
 A runner also decides, on the device, that a request has ended: by EOS or a stop id (not before
 ``min_new_tokens``), or because the sampled token is number ``max_tokens`` of prompt + output. The
@@ -77,12 +78,11 @@ class PageWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRow:
-    """One request's part of a step.
+class ExtendRow:
+    """Known tokens of one request: a whole prompt or a chunk of it.
 
-    Computes KV for positions [start, start + num_new). An extend row brings its ``token_ids``
-    [num_new] int32; a decode row has ``token_ids`` None, ``num_new`` 1, and reads the slot's last
-    token. ``is_sampled`` is False for every chunk but the last of a prefill.
+    Computes KV for positions [start, start + num_new) of ``token_ids`` [num_new] int32.
+    ``is_sampled`` is False for every chunk but the last of a prefill.
 
     ``target_ids`` [k] int32 asks for prompt scores: of ``target_ids[j]`` as the token that follows
     position ``target_start + j``, all of them positions of this row.
@@ -92,10 +92,22 @@ class BatchRow:
     slot: SlotIndex
     start: int
     num_new: int
-    token_ids: Int32Array | None
+    token_ids: Int32Array
     is_sampled: bool
     target_start: int = 0
     target_ids: Int32Array | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRows:
+    """One next token for each of n slots; every one is sampled.
+
+    ``slots`` [n] int32; ``starts`` [n] int32, the position of each slot's last token, whose KV the
+    step computes.
+    """
+
+    slots: Int32Array
+    starts: Int32Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +115,22 @@ class ScheduleBatch:
     """The plan of one step. ``step`` counts from 1; extend rows come before decode rows."""
 
     step: int
-    mode: ForwardMode
-    rows: tuple[BatchRow, ...]
+    extends: tuple[ExtendRow, ...]
+    decodes: DecodeRows
     slot_inits: tuple[SlotInit, ...]
     page_writes: tuple[PageWrite, ...]
+
+    @property
+    def mode(self) -> ForwardMode:
+        """What the rows are."""
+        if self.extends:
+            return ForwardMode.MIXED if len(self.decodes.slots) else ForwardMode.EXTEND
+        return ForwardMode.DECODE if len(self.decodes.slots) else ForwardMode.IDLE
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of both kinds."""
+        return len(self.extends) + len(self.decodes.slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +148,7 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step gave, in the order of its sampled rows (n of them).
+    """What a step gave, in the order of its sampled rows (n of them): extends, then decodes.
 
     ``sampled_ids`` [n] int32; ``is_finished`` [n] bool: the device's word that the request has
     ended with this token or before it. ``sampled_scores`` covers the n rows when any of them asked

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from mizzen_worker.contracts.batch import (
-    BatchRow,
+    Int32Array,
     PendingStep,
     RunnerLimits,
     ScheduleBatch,
@@ -64,43 +64,47 @@ class ModelRunner:
                     self._slots.enter(init)
                 for write in batch.page_writes:
                     self._slots.write_pages(write)
-                tokens, is_finished = self._run_rows(batch.rows)
+                tokens, is_finished = self._run_rows(batch)
         except RuntimeError as error:
             message = f"step {batch.step} failed on the device: {error}"
             raise DeviceError(message) from error
         return _LaunchedStep(batch.step, tokens, is_finished)
 
-    def _run_rows(self, rows: tuple[BatchRow, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _run_rows(self, batch: ScheduleBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Forward and sample: the sampled rows' tokens [n] int64, and whether each ended [n]."""
         nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
-        if not rows:
+        if batch.num_rows == 0:
             return nothing
-        forward_batch = self._build(rows)
+        forward_batch = self._build(batch)
         logits = self._forward.run(forward_batch)
-        sampled_slots = [row.slot for row in rows if row.is_sampled]
+        sampled_slots = [row.slot for row in batch.extends if row.is_sampled]
+        sampled_slots += batch.decodes.slots.tolist()
         if not sampled_slots:
             return nothing
         tokens = sample(logits, self._slots.sampling_batch(sampled_slots, forward_batch))
         return tokens, self._slots.record(sampled_slots, forward_batch, tokens)
 
-    def _build(self, rows: tuple[BatchRow, ...]) -> ForwardBatch:
+    def _build(self, batch: ScheduleBatch) -> ForwardBatch:
         """Tensors of the step; decode rows take their token from the slot's state."""
-        counts = np.array([row.num_new for row in rows], dtype=np.int32)
-        starts = np.array([row.start for row in rows], dtype=np.int32)
+        extends, num_decodes = batch.extends, len(batch.decodes.slots)
+        ones = np.ones(num_decodes, dtype=np.int32)
+        counts = _joined([row.num_new for row in extends], ones)
+        starts = _joined([row.start for row in extends], batch.decodes.starts)
+        is_sampled = _joined([row.is_sampled for row in extends], ones).astype(np.bool_)
         row_starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
         offsets = np.arange(row_starts[-1], dtype=np.int64) - row_starts[:-1].repeat(counts)
         positions = self._to_device(starts.repeat(counts) + offsets)
-        row_slots = self._to_device(np.array([row.slot for row in rows], dtype=np.int64))
-        token_slots = row_slots.repeat_interleave(self._to_device(counts.astype(np.int64)))
-        is_sampled = np.array([row.is_sampled for row in rows], dtype=np.bool_)
+        slots = _joined([row.slot for row in extends], batch.decodes.slots).astype(np.int64)
+        row_slots, token_slots = self._to_device(slots), self._to_device(slots.repeat(counts))
+        is_decode = self._to_device(np.arange(row_starts[-1]) >= row_starts[len(extends)])
+        given = np.concatenate([*(row.token_ids for row in extends), 0 * ones]).astype(np.int64)
         page_size = self._limits.page_size
         pages = self._slots.page_table[token_slots, positions // page_size].long()
-        is_decode = self._to_device(
-            np.array([row.token_ids is None for row in rows], dtype=np.bool_).repeat(counts)
-        )
         is_masked = is_decode & self._slots.finished[token_slots]
         return ForwardBatch(
-            token_ids=self._token_ids(rows, is_decode, token_slots),
+            token_ids=torch.where(
+                is_decode, self._slots.last_tokens[token_slots], self._to_device(given)
+            ),
             positions=positions,
             kv_locations=torch.where(is_masked, 0, pages) * page_size + positions % page_size,
             page_table=self._slots.page_table,
@@ -111,13 +115,10 @@ class ModelRunner:
             page_size=page_size,
         )
 
-    def _token_ids(
-        self, rows: tuple[BatchRow, ...], is_decode: torch.Tensor, token_slots: torch.Tensor
-    ) -> torch.Tensor:
-        given = np.concatenate(
-            [np.zeros(1, np.int32) if row.token_ids is None else row.token_ids for row in rows]
-        ).astype(np.int64)
-        return torch.where(is_decode, self._slots.last_tokens[token_slots], self._to_device(given))
-
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def _joined(extends: list[int], decodes: Int32Array) -> Int32Array:
+    """One value per row: the extends', then the decodes'."""
+    return np.concatenate([np.array(extends, dtype=np.int32), decodes])

@@ -6,9 +6,11 @@ position of every row.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mizzen_worker.contracts.batch import (
-    BatchRow,
-    ForwardMode,
+    DecodeRows,
+    ExtendRow,
     PageWrite,
     ScheduleBatch,
     SlotInit,
@@ -27,44 +29,28 @@ def build_batch(
     page_size: int,
 ) -> ScheduleBatch:
     """Translate; raises ``InvariantError`` before anything could run on wrong pages."""
-    rows = plan.rows()
-    _require_sound(rows, page_size)
+    _require_sound(plan.rows(), page_size)
     return ScheduleBatch(
         step=step,
-        mode=_mode(plan),
-        rows=(*map(_extend_row, plan.extends), *map(_decode_row, plan.decodes)),
+        extends=tuple(map(_extend_row, plan.extends)),
+        decodes=DecodeRows(
+            slots=np.array([row.slot for row in plan.decodes], dtype=np.int32),
+            starts=np.array([row.req.num_kv for row in plan.decodes], dtype=np.int32),
+        ),
         slot_inits=tuple(_slot_init(row, eos_token_ids) for row in plan.extends if row.is_entering),
         page_writes=tuple(page_writes),
     )
 
 
-def _mode(plan: Plan) -> ForwardMode:
-    if plan.extends:
-        return ForwardMode.MIXED if plan.decodes else ForwardMode.EXTEND
-    return ForwardMode.DECODE if plan.decodes else ForwardMode.IDLE
-
-
-def _extend_row(row: PlannedRow) -> BatchRow:
+def _extend_row(row: PlannedRow) -> ExtendRow:
     req = row.req
-    return BatchRow(
+    return ExtendRow(
         request_id=req.request_id,
         slot=row.slot,
         start=req.num_kv,
         num_new=row.num_new,
         token_ids=req.tokens(req.num_kv, req.num_kv + row.num_new),
         is_sampled=row.is_sampled,
-    )
-
-
-def _decode_row(row: PlannedRow) -> BatchRow:
-    req = row.req
-    return BatchRow(
-        request_id=req.request_id,
-        slot=row.slot,
-        start=req.num_kv,
-        num_new=1,
-        token_ids=None,
-        is_sampled=True,
     )
 
 

@@ -156,7 +156,7 @@ class SchedulerLoop:
         try:
             pending = self._runner.launch(batch)
         except StepError as error:
-            logger.exception("step %s of %s requests cannot run", step, len(batch.rows))
+            logger.exception("step %s of %s requests cannot run", step, batch.num_rows)
             self._end_batch(plan, error)
             return None
         self._step = step
