@@ -20,6 +20,7 @@ from mizzen_worker.contracts.messages import (
     ToTokenizer,
 )
 from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 
@@ -61,6 +62,9 @@ class Harness:
         max_chunk_tokens: int = 64,
         max_queued: int = 1000,
         is_audited: bool = True,
+        policy: SchedulePolicy = SchedulePolicy.FCFS,
+        is_preemptive: bool = True,
+        ageing_s: float = 30.0,
     ) -> None:
         self.limits = RunnerLimits(
             max_slots=max_slots,
@@ -80,6 +84,9 @@ class Harness:
             max_queued=max_queued,
             max_chunk_tokens=max(max_chunk_tokens, page_size),
             is_audited=is_audited,
+            policy=policy,
+            is_preemptive=is_preemptive,
+            ageing_s=ageing_s,
         )
         self.loop = SchedulerLoop(
             runner=self.runner,
@@ -178,6 +185,7 @@ def make_submit(
     generation: int = 0,
     deadline_s: float | None = None,
     cache_salt: str = "",
+    priority: int = 0,
     **sampling: object,
 ) -> Submit:
     """Build a request with greedy sampling unless told."""
@@ -190,4 +198,5 @@ def make_submit(
         generated_ids=tuple(generated or ()),
         deadline_s=deadline_s,
         cache_salt=cache_salt,
+        priority=priority,
     )

@@ -57,6 +57,9 @@ class EngineOptions:
     kv_tokens: int
     max_running_requests: int
     max_queued_requests: int
+    schedule_policy: str
+    queue_ageing_s: float
+    priority_preemption: bool
     max_chunk_tokens: int
     dtype: str
     load_format: str

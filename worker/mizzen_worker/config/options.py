@@ -20,6 +20,7 @@ from mizzen_worker.config.groups import (
 from mizzen_worker.config.parse import Parser
 from mizzen_worker.contracts import operator_names as names
 from mizzen_worker.contracts.drain import DRAIN_MODES
+from mizzen_worker.contracts.schedule_policy import SCHEDULE_POLICIES
 
 
 class Role(enum.Enum):
@@ -189,6 +190,21 @@ OPTIONS: tuple[Option, ...] = (
     _option(
         "--max-queued-requests", EngineOptions, parse.number(1), "1024",
         "requests that wait; more are refused with 429", roles=_ENGINE, metavar="COUNT",
+    ),
+    _choice(
+        "--schedule-policy", EngineOptions, SCHEDULE_POLICIES,
+        "who starts first: fcfs arrival; lpm longest cached prefix; dfs-weight neighbours in the "
+        "prefix cache; lof longest max_tokens; priority the request's own", _ENGINE,
+    ),
+    _option(
+        "--queue-ageing", EngineOptions, parse.seconds(), "30",
+        "seconds of waiting after which a request's age counts beside the policy", roles=_ENGINE,
+        metavar="SECONDS", field="queue_ageing_s",
+    ),
+    _option(
+        "--priority-preemption", EngineOptions, parse.truth, "true",
+        "with the policy priority: send running requests back for more urgent ones",
+        roles=_ENGINE, metavar="TRUTH",
     ),
     _option(
         "--max-chunk-tokens", EngineOptions, parse.number(16), "512",

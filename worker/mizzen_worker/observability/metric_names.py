@@ -122,6 +122,11 @@ ENGINE_RETRACTIONS = _rank(
     MetricKind.COUNTER,
     "Requests moved back to the queue for lack of KV memory.",
 )
+ENGINE_PREEMPTIONS = _rank(
+    "mizzen_engine_preemptions_total",
+    MetricKind.COUNTER,
+    "Requests moved back to the queue for one of higher priority.",
+)
 ENGINE_HANDED_BACK = _rank(
     "mizzen_engine_handed_back_requests_total",
     MetricKind.COUNTER,
@@ -160,6 +165,7 @@ METRICS: tuple[Metric, ...] = (
     ENGINE_PREFILL_TOKENS,
     ENGINE_CACHED_TOKENS,
     ENGINE_RETRACTIONS,
+    ENGINE_PREEMPTIONS,
     ENGINE_HANDED_BACK,
     PROCESS_UP,
     PROCESS_RESTARTS,

@@ -29,6 +29,7 @@ from mizzen_worker.scheduler.memory_audit import audit, audit_counts
 from mizzen_worker.scheduler.outbox import Outbox
 from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.planner import Plan, Planner
+from mizzen_worker.scheduler.policies import STANDING_KEYS
 from mizzen_worker.scheduler.reception import Reception
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.residency import Residency
@@ -37,6 +38,7 @@ from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.scheduler.settle import finish_after_last_token
 from mizzen_worker.scheduler.state import SchedulerState
 from mizzen_worker.scheduler.wait_prediction import WaitPrediction
+from mizzen_worker.scheduler.waiting_line import WaitingLine
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class SchedulerLoop:
         self._state = SchedulerState(
             settings=settings,
             limits=limits,
-            roster=Roster(),
+            roster=Roster(WaitingLine(STANDING_KEYS[settings.policy])),
             residency=_build_residency(runner),
             outbox=Outbox(endpoint),
             counters=SchedulerCounters(),
@@ -139,6 +141,7 @@ class SchedulerLoop:
     def _launch(self) -> Launched | None:
         plan = self._planner.plan(self._clock())
         self._state.counters.retractions += plan.num_retracted
+        self._state.counters.preemptions += plan.num_preempted
         if not plan.rows():
             return None
         step = self._step + 1

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, ModelIdentity
+from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.curve import read_server_keys
 from mizzen_worker.ipc.parent_link import Drain as DrainWish
@@ -146,6 +147,7 @@ class _Reporter:
                 (metric_names.ENGINE_PREFILL_TOKENS, counters.prefilled_tokens),
                 (metric_names.ENGINE_CACHED_TOKENS, counters.cached_tokens),
                 (metric_names.ENGINE_RETRACTIONS, counters.retractions),
+                (metric_names.ENGINE_PREEMPTIONS, counters.preemptions),
                 (metric_names.ENGINE_HANDED_BACK, counters.handed_back_requests),
             )
         )
@@ -190,6 +192,9 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
         max_running=settings.engine.max_running_requests,
         max_queued=settings.engine.max_queued_requests,
         max_chunk_tokens=settings.engine.max_chunk_tokens,
+        policy=SchedulePolicy(settings.engine.schedule_policy),
+        is_preemptive=settings.engine.priority_preemption,
+        ageing_s=settings.engine.queue_ageing_s,
     )
 
 

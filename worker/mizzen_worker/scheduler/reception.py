@@ -26,6 +26,7 @@ from mizzen_worker.contracts.messages import (
     ToWorker,
 )
 from mizzen_worker.contracts.request import FinishKind, FinishReason, Usage
+from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.scheduler import control
 from mizzen_worker.scheduler.control import Drain
@@ -148,16 +149,19 @@ class Reception:
 
     def _accept(self, peer: PeerId, submit: Submit) -> None:
         self._num_arrived += 1
+        is_ranked = self._state.settings.policy is SchedulePolicy.PRIORITY
         req = Req(
             submit,
             peer=peer,
             order=self._num_arrived,
             context_length=max_request_tokens(self._state.limits),
+            priority=submit.priority if is_ranked else 0,
         )
+        req.arrived_at = self._clock()
         identity = self._state.settings.identity
         req.namespace = Namespace(model=identity.fingerprint, salt=submit.cache_salt).digest()
         if submit.deadline_s is not None:
-            req.deadline = self._clock() + submit.deadline_s
+            req.deadline = req.arrived_at + submit.deadline_s
         self._state.roster.add(req)
         if req.num_output:
             # An earlier attempt may have ended with its last token, unheard.

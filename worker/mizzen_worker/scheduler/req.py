@@ -21,6 +21,7 @@ from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Generation, PeerId, RequestId, SlotIndex, TokenId
 from mizzen_worker.contracts.messages import Submit
 from mizzen_worker.contracts.request import SamplingParams, Usage
+from mizzen_worker.scheduler.policies import Standing
 
 
 class ReqState(enum.Enum):
@@ -54,13 +55,17 @@ class Req:
 
     __slots__ = (
         "_tokens",
+        "arrived_at",
         "deadline",
         "generation",
+        "leader",
         "lease",
         "max_tokens",
         "namespace",
         "num_cached",
         "num_kv",
+        "num_leader_pages",
+        "num_preempted",
         "num_prompt",
         "num_reported",
         "num_tokens",
@@ -69,15 +74,30 @@ class Req:
         "request_id",
         "sampling",
         "slot",
+        "standing",
         "state",
     )
 
-    def __init__(self, submit: Submit, *, peer: PeerId, order: int, context_length: int) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        *,
+        peer: PeerId,
+        order: int,
+        context_length: int,
+        priority: int = 0,
+    ) -> None:
         self.request_id: RequestId = submit.request_id
         self.generation: Generation = submit.generation
         self.peer = peer
         self.order = order
         """Arrival number: the age that every fair choice uses."""
+        self.standing = Standing(
+            order=order, priority=priority, max_output=submit.sampling.max_new_tokens
+        )
+        """``priority`` is 0 where the policy does not use it."""
+        self.arrived_at = 0.0
+        """Time of arrival, kept by retraction too."""
         self.sampling: SamplingParams = submit.sampling
         self.namespace = b""
         self.deadline: float | None = None
@@ -93,6 +113,11 @@ class Req:
         self.num_cached: int | None = None
         """Prompt tokens found in the cache at the first admission; None before it."""
         self.num_kv = 0
+        self.num_preempted = 0
+        self.leader: Req | None = None
+        """While waiting: the running request that computes this one's next pages."""
+        self.num_leader_pages = 0
+        """Once the leader has cached so many, nothing of it is worth waiting for."""
         self.state = ReqState.WAITING
         self.slot: SlotIndex | None = None
         self.lease: KvLease | None = None
@@ -139,6 +164,15 @@ class Req:
     def key(self, num_tokens: int, *, page_size: int) -> PageKey:
         """Name the whole pages in the first ``num_tokens`` tokens."""
         return page_key(self.namespace, self._tokens[:num_tokens], page_size=page_size)
+
+    def common_tokens(self, other: "Req", *, end: int) -> int:
+        """Count the leading tokens, at most ``end``, whose KV two requests could share."""
+        if self.namespace != other.namespace:
+            return 0
+        count = min(end, other.num_tokens)
+        differ = self._tokens[:count] != other.tokens(0, count)
+        first = int(differ.argmax()) if count else 0
+        return first if count and differ[first] else count
 
     def held(self) -> tuple[SlotIndex, KvLease]:
         """Give slot and lease of a running request."""

@@ -15,8 +15,8 @@ from mizzen_worker.scheduler.waiting_line import WaitingLine
 class Roster:
     """Every live request."""
 
-    def __init__(self) -> None:
-        self.waiting = WaitingLine()
+    def __init__(self, waiting: WaitingLine) -> None:
+        self.waiting = waiting
         self.running: list[Req] = []
         self._by_id: dict[RequestId, Req] = {}
         # Invariant: holds every live deadline; entries of ended requests go when they outnumber.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import ModelIdentity
+from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +13,9 @@ class SchedulerSettings:
     """Fixed for the life of a loop.
 
     ``max_chunk_tokens`` bounds the prompt tokens computed in one step. ``max_running`` is cut to
-    the runner's slots. ``is_audited`` recomputes every invariant after every step: for tests.
+    the runner's slots. ``ageing_s`` is the wait after which age counts, whatever the policy;
+    ``is_preemptive`` matters to the policy ``priority`` only. ``is_audited`` recomputes every
+    invariant after every step: for tests.
     """
 
     instance_id: InstanceId
@@ -21,6 +24,9 @@ class SchedulerSettings:
     max_running: int
     max_queued: int
     max_chunk_tokens: int
+    policy: SchedulePolicy = SchedulePolicy.FCFS
+    is_preemptive: bool = True
+    ageing_s: float = 30.0
     heartbeat_interval_s: float = 1.0
     max_idle_wait_s: float = 0.5
     max_messages_per_step: int = 1024

@@ -1,53 +1,65 @@
-"""Owns the requests that wait, in the order of a policy; owns no decision to admit one.
+"""Owns the requests that wait, by standing and by age; owns no decision to admit one.
 
 Invariant: a request in the line is WAITING, and a WAITING request is in the line (S2). The line is
-bounded by the loop, which refuses newcomers; retracted requests always come back in.
+bounded by reception, which refuses newcomers; retracted requests always come back in, at their age.
 """
 
 import bisect
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from itertools import islice
 
 from mizzen_worker.contracts.errors import InvariantError
+from mizzen_worker.scheduler.policies import StandingKey
 from mizzen_worker.scheduler.req import Req
-
-Policy: TypeAlias = Callable[[Req], tuple[int, ...]]
-"""Sort key: smallest first. It must be distinct per request and must not change while waiting."""
-
-
-def first_come_first_served(req: Req) -> tuple[int, ...]:
-    """Oldest first; a retracted request keeps its age and so comes before newer ones."""
-    return (req.order,)
 
 
 class WaitingLine:
-    """A sorted list: lines are short (bounded), and the first is looked at every step."""
+    """Two sorted lists: lines are short (bounded), and only their fronts are looked at."""
 
-    def __init__(self, policy: Policy = first_come_first_served) -> None:
-        self._policy = policy
-        self._reqs: list[Req] = []
+    def __init__(self, standing_key: StandingKey) -> None:
+        self._standing_key = standing_key
+        self._by_standing: list[Req] = []
+        self._by_age: list[Req] = []
         self.num_tokens = 0
         """Known tokens of everybody in the line."""
 
     def __len__(self) -> int:
-        return len(self._reqs)
+        return len(self._by_age)
 
     def __iter__(self) -> Iterator[Req]:
-        return iter(self._reqs)
+        """Give everybody, the oldest first."""
+        return iter(self._by_age)
+
+    def front(self, limit: int) -> list[Req]:
+        """Give the first few by standing."""
+        return self._by_standing[:limit]
+
+    def oldest(self, limit: int) -> Iterator[Req]:
+        """Give the first few by age."""
+        return islice(self._by_age, limit)
 
     def add(self, req: Req) -> None:
-        """Enter a request at its place."""
-        bisect.insort(self._reqs, req, key=self._policy)
+        """Enter a request at its places."""
+        bisect.insort(self._by_standing, req, key=self._standing)
+        bisect.insort(self._by_age, req, key=_age)
         self.num_tokens += req.num_tokens
-
-    def first(self) -> Req | None:
-        """Look at the request whose turn it is."""
-        return self._reqs[0] if self._reqs else None
 
     def remove(self, req: Req) -> None:
         """Take a request out."""
-        index = bisect.bisect_left(self._reqs, self._policy(req), key=self._policy)
-        if index == len(self._reqs) or self._reqs[index] is not req:
-            raise InvariantError([f"request {req.request_id} is not in the waiting line"])
-        del self._reqs[index]
+        _remove(self._by_age, req, key=_age)
+        _remove(self._by_standing, req, key=self._standing)
         self.num_tokens -= req.num_tokens
+
+    def _standing(self, req: Req) -> tuple[int, int]:
+        return self._standing_key(req.standing)
+
+
+def _age(req: Req) -> tuple[int, int]:
+    return (0, req.order)
+
+
+def _remove(reqs: list[Req], req: Req, *, key: Callable[[Req], tuple[int, int]]) -> None:
+    index = bisect.bisect_left(reqs, key(req), key=key)
+    if index == len(reqs) or reqs[index] is not req:
+        raise InvariantError([f"request {req.request_id} is not in the waiting line"])
+    del reqs[index]

@@ -1,0 +1,199 @@
+"""Owns which waiting requests start in a step, and whom an urgent one may send back for its place.
+
+Order by policy and age (``policies.py``), one after the other until a budget is short: nobody
+overtakes who could be admitted. Only the first ``MAX_EXAMINED`` of the line are looked at, by
+standing and by age; orders that depend on the cache arrange these and are first come, first served
+beyond. A request whose prefix is being computed by another waits for it (``prefix_sharing.py``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mizzen_worker.cache.results import Match
+from mizzen_worker.contracts.schedule_policy import SchedulePolicy
+from mizzen_worker.memory.sizing import pages_for_tokens
+from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decide
+from mizzen_worker.scheduler.policies import (
+    CachedPrefix,
+    depth_first,
+    longest_prefix_first,
+    take_turns,
+)
+from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS, Occupant, choose_occupants
+from mizzen_worker.scheduler.prefix_sharing import PrefixSharing
+from mizzen_worker.scheduler.req import Req, ReqState
+from mizzen_worker.scheduler.state import SchedulerState
+
+MAX_EXAMINED = 64
+"""Requests of a long line that one step looks at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boarded:
+    """A request that was admitted, with the length of its first chunk."""
+
+    req: Req
+    num_new: int
+
+
+class Boarding:
+    """Admits from the roster of one scheduler."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._residency = state.residency
+        self._cache = state.residency.cache
+        self._page_size = state.limits.page_size
+        self._roster = state.roster
+        self._prediction = state.prediction
+        self._wait_prediction = state.wait_prediction
+        self._counters = state.counters
+        self._policy = state.settings.policy
+        is_ranked = self._policy is SchedulePolicy.PRIORITY
+        self._is_preemptive = is_ranked and state.settings.is_preemptive
+        self._ageing_s = state.settings.ageing_s
+        self._max_running = state.max_running
+        self._max_chunk_tokens = state.settings.max_chunk_tokens
+        # Every second place goes to an overdue request, over steps too.
+        self._is_age_first = True
+
+    def board(self, num_left: int, now: float, urgent: Req | None) -> list[Boarded]:
+        """Admit what fits into ``num_left`` prompt tokens; ``urgent`` is first, if given."""
+        boarded: list[Boarded] = []
+        roster = self._roster
+        if not len(roster.waiting) or num_left < 1 or len(roster.running) >= self._max_running:
+            return boarded
+        num_reserved = sum(map(self._reserved_pages, roster.running))
+        sharing = PrefixSharing(roster.running, page_size=self._page_size)
+        for req, is_by_age in self._turns(now, urgent):
+            match = self._residency.match(req)
+            if not self._is_overdue(req, now) and sharing.is_worth_waiting(req, match.num_pages):
+                continue
+            decision = decide(self._budget(num_left, num_reserved), self._candidate(req, match))
+            if not isinstance(decision, Admitted):
+                break
+            roster.admit(req)
+            self._wait_prediction.observe(now, num_waiting=len(roster.waiting))
+            self._enter(req, match)
+            _, lease = req.held()
+            self._cache.grow([(lease, decision.num_new_pages)])
+            boarded.append(Boarded(req=req, num_new=decision.num_new))
+            sharing.add(req)
+            self._is_age_first = not is_by_age
+            num_left -= decision.num_new
+            num_reserved += self._reserved_pages(req)
+        return boarded
+
+    def choose_to_preempt(self, now: float) -> tuple[Req, list[Req]] | None:
+        """Give the most urgent waiting request and those that have to leave for it, if any."""
+        first = self._roster.waiting.front(1)
+        running = self._roster.running
+        if not self._is_preemptive or not first or not running:
+            return None
+        req = first[0]
+        if all(req.standing.priority <= other.standing.priority for other in running):
+            return None
+        match = self._residency.match(req)
+        sharing = PrefixSharing(running, page_size=self._page_size)
+        if sharing.is_worth_waiting(req, match.num_pages):
+            return None
+        occupants = [self._occupant(other, now) for other in running]
+        num_in_chunks = sum(each.num_chunk_tokens for each in occupants)
+        num_reserved = sum(each.num_reserved for each in occupants)
+        chosen = choose_occupants(
+            self._budget(self._max_chunk_tokens - num_in_chunks, num_reserved),
+            self._candidate(req, match),
+            req.standing.priority,
+            occupants,
+        )
+        if not chosen:
+            return None
+        orders = {each.order for each in chosen}
+        return req, [other for other in running if other.order in orders]
+
+    def overdue_before(self, now: float) -> float:
+        """Give the time of arrival before which a live request has waited too long."""
+        return now - self._ageing_s
+
+    def _turns(self, now: float, urgent: Req | None) -> Iterator[tuple[Req, bool]]:
+        waiting = self._roster.waiting
+        front = self._arranged(waiting.front(MAX_EXAMINED))
+        overdue = [req for req in waiting.oldest(MAX_EXAMINED) if self._is_overdue(req, now)]
+        if urgent is not None:
+            yield urgent, False
+        for req, is_by_age in take_turns(front, overdue, is_age_first=self._is_age_first):
+            if req is not urgent:
+                yield req, is_by_age
+
+    def _arranged(self, reqs: list[Req]) -> list[Req]:
+        match self._policy:
+            case SchedulePolicy.LPM:
+                return [reqs[i] for i in longest_prefix_first(self._prefixes(reqs))]
+            case SchedulePolicy.DFS_WEIGHT:
+                return [reqs[i] for i in depth_first(self._prefixes(reqs))]
+            case _:
+                return reqs
+
+    def _prefixes(self, reqs: list[Req]) -> list[CachedPrefix]:
+        prefixes = []
+        for req in reqs:
+            match = self._residency.match(req)
+            path = (match.node,) if match.num_pages else ()
+            prefixes.append(CachedPrefix(order=req.order, num_pages=match.num_pages, path=path))
+        return prefixes
+
+    def _is_overdue(self, req: Req, now: float) -> bool:
+        return req.arrived_at < self.overdue_before(now)
+
+    def _budget(self, num_left: int, num_reserved: int) -> Budget:
+        return Budget(
+            page_size=self._page_size,
+            slots=self._max_running - len(self._roster.running),
+            chunk_tokens=num_left,
+            pages_now=self._cache.num_available,
+            pages_reserved=num_reserved,
+            is_idle=not self._roster.running,
+        )
+
+    def _candidate(self, req: Req, match: Match) -> Candidate:
+        return Candidate(
+            num_tokens=req.num_tokens,
+            num_cached=match.num_pages * self._page_size,
+            num_newly_protected=self._cache.num_newly_protected(match),
+            num_predicted=self._predicted(req),
+        )
+
+    def _occupant(self, req: Req, now: float) -> Occupant:
+        _, lease = req.held()
+        is_tired = req.num_preempted >= MAX_PREEMPTIONS
+        return Occupant(
+            order=req.order,
+            priority=req.standing.priority,
+            # Cached pages do not count: others may hold them too.
+            num_pages=lease.num_pages - lease.num_tree,
+            num_reserved=self._reserved_pages(req),
+            num_chunk_tokens=_num_to_prefill(req),
+            is_protected=is_tired or self._is_overdue(req, now),
+        )
+
+    def _enter(self, req: Req, match: Match) -> None:
+        is_first_time = req.num_cached is None
+        self._residency.enter(req, match)
+        req.leader = None
+        if is_first_time:
+            self._counters.prompt_tokens += req.num_prompt
+            self._counters.cached_tokens += req.num_cached or 0
+
+    def _predicted(self, req: Req) -> int:
+        return self._prediction.remaining(
+            num_output=req.num_output, max_remaining=req.max_tokens - req.num_tokens
+        )
+
+    def _reserved_pages(self, req: Req) -> int:
+        """Count pages a running request will still take, as predicted."""
+        _, lease = req.held()
+        final = req.num_tokens + self._predicted(req)
+        return max(0, pages_for_tokens(final, page_size=self._page_size) - lease.num_pages)
+
+
+def _num_to_prefill(req: Req) -> int:
+    return req.num_tokens - req.num_kv if req.state is ReqState.PREFILLING else 0

@@ -1,0 +1,72 @@
+"""Owns the choice of running requests that make room for a more urgent one; pure.
+
+A request takes places of strictly lower priority only, so two never take each other's. Whoever has
+waited too long or has made room often enough is protected, so everybody gets on in the end.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decide
+
+MAX_PREEMPTIONS = 3
+"""How often one request makes room for others before it is protected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupant:
+    """A running request, and what its leaving gives back.
+
+    ``num_pages`` become available, ``num_reserved`` pages are not taken any more, and
+    ``num_chunk_tokens`` of its prompt are not computed in the next steps.
+    """
+
+    order: int
+    priority: int
+    num_pages: int
+    num_reserved: int
+    num_chunk_tokens: int
+    is_protected: bool
+
+
+def choose_occupants(
+    budget: Budget, candidate: Candidate, priority: int, occupants: Sequence[Occupant]
+) -> list[Occupant]:
+    """Give as few as let the candidate start: lowest priority first, then the youngest.
+
+    Empty when it can start anyway, or could not even then.
+    """
+    lower = [each for each in occupants if each.priority < priority and not each.is_protected]
+    lower.sort(key=lambda each: (each.priority, -each.order))
+    chosen: list[Occupant] = []
+    num_left = len(occupants)
+    for each in lower:
+        if _fits(budget, candidate):
+            break
+        chosen.append(each)
+        num_left -= 1
+        budget = _with(budget, each, sign=1, is_idle=num_left == 0)
+    if not _fits(budget, candidate):
+        return []
+    for each in reversed(chosen[:-1]):
+        # Not everybody gives what is short: whoever turns out not to be needed stays.
+        fewer = _with(budget, each, sign=-1, is_idle=False)
+        if _fits(fewer, candidate):
+            budget = fewer
+            chosen.remove(each)
+    return chosen
+
+
+def _with(budget: Budget, each: Occupant, *, sign: int, is_idle: bool) -> Budget:
+    return replace(
+        budget,
+        slots=budget.slots + sign,
+        chunk_tokens=budget.chunk_tokens + sign * each.num_chunk_tokens,
+        pages_now=budget.pages_now + sign * each.num_pages,
+        pages_reserved=budget.pages_reserved - sign * each.num_reserved,
+        is_idle=is_idle,
+    )
+
+
+def _fits(budget: Budget, candidate: Candidate) -> bool:
+    return isinstance(decide(budget, candidate), Admitted)

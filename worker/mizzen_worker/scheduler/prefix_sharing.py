@@ -1,0 +1,46 @@
+"""Owns the rule that a prefix which is being computed is not computed twice; launches nothing.
+
+A waiting request whose prompt goes on like that of a running prefill, beyond what is cached, waits
+until that one has cached the shared part. It waits for a running request only, which gets on or
+leaves: no deadlock. What it waits for is remembered, so that prompts are compared once.
+"""
+
+from collections.abc import Iterable
+
+from mizzen_worker.scheduler.req import Req, ReqState
+
+WORTH_TOKENS = 32
+"""Shared tokens from which on waiting is better than computing them again."""
+
+
+class PrefixSharing:
+    """The prefills of one step; made anew for each."""
+
+    def __init__(self, running: Iterable[Req], *, page_size: int) -> None:
+        self._page_size = page_size
+        self._leaders: dict[bytes, list[Req]] = {}
+        for req in running:
+            if req.state is ReqState.PREFILLING:
+                self.add(req)
+
+    def add(self, req: Req) -> None:
+        """Let others wait for a prefill that has just been admitted."""
+        self._leaders.setdefault(self._first_page(req), []).append(req)
+
+    def is_worth_waiting(self, req: Req, num_matched: int) -> bool:
+        """Decide whether a request with ``num_matched`` cached pages should wait for a prefill."""
+        if req.leader is not None:
+            lease = req.leader.lease
+            if lease is not None and lease.num_tree < req.num_leader_pages:
+                return True
+            req.leader = None
+        for leader in self._leaders.get(self._first_page(req), ()):
+            # The last token of a request is always computed, so its page is not worth waiting for.
+            num_shared = req.common_tokens(leader, end=req.num_tokens - 1) // self._page_size
+            if (num_shared - num_matched) * self._page_size >= WORTH_TOKENS:
+                req.leader, req.num_leader_pages = leader, num_shared
+                return True
+        return False
+
+    def _first_page(self, req: Req) -> bytes:
+        return req.namespace + req.tokens(0, self._page_size).tobytes()
