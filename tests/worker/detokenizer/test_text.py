@@ -9,7 +9,6 @@ from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.ids import RequestId, TokenId
 from mizzen_worker.contracts.text_messages import CloseText, Feed, OpenText, TextChunk, TextLost
 from mizzen_worker.detokenizer.incremental import TextDecoder
-from mizzen_worker.detokenizer.stop_strings import StopMatcher
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.vocabulary.token_bytes import TokenBytes, token_bytes_of
 
@@ -20,7 +19,7 @@ R = RequestId("r")
 
 def _decoded(ids: list[int], *, skip: bool = True) -> str:
     decoder = TextDecoder(TABLE, skip_special_tokens=skip)
-    return "".join(decoder.push(TokenId(i)) for i in ids) + decoder.flush()
+    return "".join(decoder.push([TokenId(i)]) for i in ids) + decoder.flush()
 
 
 @given(st.text(max_size=40))
@@ -36,7 +35,7 @@ def test_any_tokens_decode_as_the_library_decodes_them(ids: list[int]) -> None:
 @given(st.text(min_size=1, max_size=20))
 def test_no_piece_has_half_a_character(text: str) -> None:
     decoder = TextDecoder(TABLE, skip_special_tokens=True)
-    pieces = [decoder.push(TokenId(i)) for i in TOKENIZER.encode(text).ids]
+    pieces = [decoder.push([TokenId(i)]) for i in TOKENIZER.encode(text).ids]
     if "\ufffd" not in text:
         assert all("\ufffd" not in piece for piece in pieces)
     assert decoder.flush() == ""
@@ -59,54 +58,12 @@ def test_metaspace_vocabulary_drops_only_the_first_space() -> None:
         is_first_space_dropped=True,
     )
     decoder = TextDecoder(table, skip_special_tokens=True)
-    assert [decoder.push(TokenId(i)) for i in (0, 1, 2, 3)] == ["Hello", " world", "", "é"]
+    assert [decoder.push([TokenId(i)]) for i in (0, 1, 2, 3)] == ["Hello", " world", "", "é"]
 
 
 def test_unknown_decoder_is_refused() -> None:
     with pytest.raises(ModelLoadError, match="WordPiece"):
         token_bytes_of('{"decoder": {"type": "WordPiece"}, "model": {"vocab": {}}}')
-
-
-def _first_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
-    """Say what the rule says, looking at the whole text at once."""
-    for end in range(len(text) + 1):
-        ending = [stop for stop in stops if text[:end].endswith(stop)]
-        if ending:
-            longest = max(ending, key=len)
-            return text[: end - len(longest)], longest
-    return text, None
-
-
-@given(
-    st.text("ab", max_size=24),
-    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3),
-    st.lists(st.integers(1, 5), max_size=30),
-)
-def test_stop_strings_do_not_depend_on_how_text_is_cut(
-    text: str, stops: list[str], cuts: list[int]
-) -> None:
-    matcher = StopMatcher(stops)
-    shown, stopped_by, place = "", None, 0
-    for cut in [*cuts, *[3] * 24]:
-        piece = text[place : place + cut]
-        place += cut
-        result = matcher.push(piece)
-        shown += result.text
-        if result.stopped_by is not None:
-            stopped_by = result.stopped_by
-            break
-    else:
-        shown += matcher.flush()
-    assert (shown, stopped_by) == _first_stop(text, stops)
-
-
-def test_text_that_may_begin_a_stop_string_is_held() -> None:
-    matcher = StopMatcher(["<|end|>"])
-    assert [matcher.push(piece).text for piece in ("a<", "|en", "x")] == ["a", "", "<|enx"]
-
-
-def test_stop_string_is_kept_when_asked() -> None:
-    assert StopMatcher(["END"], keep_stop=True).push("a END b").text == "a END"
 
 
 def _feed(texts: Texts, start: int, ids: list[int], *, is_last: bool = False) -> object:

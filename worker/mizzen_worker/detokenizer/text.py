@@ -5,8 +5,8 @@ shed as the oldest of too many; every ``Feed`` is answered by exactly one messag
 """
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
+from mizzen_worker.contracts.ids import RequestId, TokenId
 from mizzen_worker.contracts.text_messages import (
     CloseText,
     Feed,
@@ -17,11 +17,8 @@ from mizzen_worker.contracts.text_messages import (
     ToDetokenizer,
 )
 from mizzen_worker.detokenizer.incremental import TextDecoder
-from mizzen_worker.detokenizer.stop_strings import StopMatcher
+from mizzen_worker.detokenizer.stop_strings import StopMatcher, StopResult
 from mizzen_worker.vocabulary.token_bytes import TokenBytes
-
-if TYPE_CHECKING:
-    from mizzen_worker.contracts.ids import RequestId
 
 MAX_OPEN_TEXTS = 65_536
 
@@ -31,38 +28,47 @@ class _Text:
 
     def __init__(self, table: TokenBytes, opened: OpenText) -> None:
         self._decoder = TextDecoder(table, skip_special_tokens=opened.skip_special_tokens)
-        self._matcher = StopMatcher(opened.stop, keep_stop=opened.keep_stop)
+        self._matcher = StopMatcher(opened.stop, opened.stop_regex, keep_stop=opened.keep_stop)
         self._skip_chars = opened.skip_chars
         self._num_tokens = 0
 
     def feed(self, message: Feed) -> FromDetokenizer:
-        """Decode token by token, so that a stop string is counted to the token."""
+        """Give the text that these tokens complete and no stop can end any more."""
         if message.start != self._num_tokens:
             return TextLost(request_id=message.request_id)
-        parts: list[str] = []
-        stopped_by: str | None = None
-        last = len(message.token_ids) - 1
-        for place, token_id in enumerate(message.token_ids):
-            self._num_tokens += 1
-            if message.is_last and message.trim_last and place == last:
-                break
-            result = self._matcher.push(self._decoder.push(token_id))
-            parts.append(result.text)
-            stopped_by = result.stopped_by
-            if stopped_by is not None:
-                break
-        if message.is_last and stopped_by is None:
-            result = self._matcher.push(self._decoder.flush())
-            stopped_by = result.stopped_by
-            parts.append(result.text)
-            parts.append(self._matcher.flush() if stopped_by is None else "")
+        shown = message.token_ids
+        if message.is_last and message.trim_last:
+            shown = shown[:-1]
+        result = self._decode(shown)
+        if result.stopped_by is None:
+            self._num_tokens = message.start + len(message.token_ids)
+            if message.is_last:
+                result = self._flush(result.text)
         return TextChunk(
             request_id=message.request_id,
-            text=self._unseen("".join(parts)),
+            text=self._unseen(result.text),
             num_tokens=self._num_tokens,
-            is_last=message.is_last or stopped_by is not None,
-            stopped_by=stopped_by,
+            is_last=message.is_last or result.stopped_by is not None,
+            stopped_by=result.stopped_by,
         )
+
+    def _decode(self, token_ids: tuple[TokenId, ...]) -> StopResult:
+        """Decode token by token where a stop has to be counted to the token, else all at once."""
+        if self._matcher.is_idle:
+            return StopResult(text=self._decoder.push(token_ids))
+        parts: list[str] = []
+        for place in range(len(token_ids)):
+            self._num_tokens += 1
+            result = self._matcher.push(self._decoder.push(token_ids[place : place + 1]))
+            parts.append(result.text)
+            if result.stopped_by is not None:
+                return StopResult(text="".join(parts), stopped_by=result.stopped_by)
+        return StopResult(text="".join(parts))
+
+    def _flush(self, before: str) -> StopResult:
+        result = self._matcher.push(self._decoder.flush())
+        held = "" if result.stopped_by is not None else self._matcher.flush()
+        return StopResult(text=before + result.text + held, stopped_by=result.stopped_by)
 
     def _unseen(self, text: str) -> str:
         skipped = min(self._skip_chars, len(text))

@@ -30,6 +30,10 @@ class TokenBytes:
         """Give what one token stands for; nothing for an id that is no token."""
         return self.bytes_by_id[token_id] if 0 <= token_id < len(self.bytes_by_id) else b""
 
+    def readable_bytes_of(self, token_id: int) -> bytes:
+        """Give what one token stands for to a reader: nothing for a special one."""
+        return b"" if token_id in self.special_ids else self.bytes_of(token_id)
+
     def string_of(self, token_id: int) -> str:
         """Give one token as a text of its own; bytes that are no whole character are U+FFFD."""
         return self.bytes_of(token_id).decode(errors="replace")
