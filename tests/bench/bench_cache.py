@@ -16,6 +16,7 @@ from tests.bench.report import publish
 
 from mizzen_worker.cache.components.full import FullComponent
 from mizzen_worker.cache.page_key import Namespace, PageKey, page_key
+from mizzen_worker.cache.results import Access
 from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.ids import Tick
 
@@ -56,11 +57,11 @@ class _Bench:
         pages = np.arange(self.next_page, self.next_page + num_pages, dtype=np.int32)
         self.next_page += num_pages
         self.tick += 1
-        self.core.insert(key, (pages,), Tick(self.tick))
+        self.core.insert(key, (pages,), Access(tick=Tick(self.tick)))
 
     def lock_and_unlock(self, key: PageKey) -> None:
         found = self.core.match(key)
-        self.core.unlock(self.core.lock(found.node, found.num_pages, Tick(self.tick)))
+        self.core.unlock(self.core.lock(found.node, found.num_pages, Access(tick=Tick(self.tick))))
 
     def pages(self, key: PageKey) -> None:
         found = self.core.match(key)

@@ -1,144 +1,111 @@
-"""A second kind of state proves that the tree core needs no change for one.
+"""A second kind of state needs no change of the tree core: what the random walks rarely show.
 
-``EndState`` is like a recurrent model's snapshot: one unit, true exactly at the end of a node.
+The walks themselves are in ``test_tree_core_properties.py``, with both toys.
 """
 
-import random
 from typing import TYPE_CHECKING
 
-import numpy as np
+from tests.worker.cache.toy_components import EndState, Window
+from tests.worker.cache.tree_driver import TreeDriver
 
 from mizzen_worker.cache.check import check
-from mizzen_worker.cache.components.base import Merged, Span
-from mizzen_worker.cache.components.full import FullComponent
-from mizzen_worker.cache.page_key import Namespace, page_key
-from mizzen_worker.cache.tree_core import UnifiedTreeCore
+from mizzen_worker.cache.results import Access
 from mizzen_worker.contracts.ids import Tick
-from mizzen_worker.memory.allocator import PageAllocator
 
 if TYPE_CHECKING:
-    from mizzen_worker.cache.results import LockReceipt
-
-_NONE = np.empty(0, dtype=np.int32)
-NAMESPACE = Namespace(model="m").digest()
+    from mizzen_worker.cache.results import Match
 
 
-class _AtEnd:
-    def usable(self, value: np.ndarray | None, num_pages: int, num_matched: int) -> bool:
-        return value is not None and num_matched == num_pages
+class _World(TreeDriver):
+    """A tree of single-token pages with a toy in it."""
 
+    def __init__(self, toy: EndState | Window) -> None:
+        super().__init__(1, toy=toy)
 
-class _NodeOnly:
-    def __init__(self) -> None:
-        self.is_first = True
-
-    def covers(self, num_pages: int) -> bool:
-        was_first, self.is_first = self.is_first, False
-        return was_first
-
-
-class EndState:
-    name = "end_state"
-
-    def start_match(self) -> _AtEnd:
-        return _AtEnd()
-
-    def start_lock(self) -> _NodeOnly:
-        return _NodeOnly()
-
-    def split(self, value: np.ndarray, at_page: int) -> tuple[None, np.ndarray]:
-        return None, value
-
-    def part(self, incoming: np.ndarray, span: Span) -> np.ndarray | None:
-        return incoming if span.end == span.total else None
-
-    def merge(self, existing: np.ndarray | None, incoming: np.ndarray) -> Merged:
-        if existing is None:
-            return Merged(kept=incoming.copy(), freed=_NONE)
-        return Merged(kept=existing, freed=incoming[incoming != existing])
-
-
-class _World:
-    """Tree with two components, a pool each, and the states that ought to exist."""
-
-    def __init__(self) -> None:
-        self.core = UnifiedTreeCore(page_size=1, components=(FullComponent(), EndState()))
-        self.pools = {
-            "full": PageAllocator(num_pages=200),
-            "end_state": PageAllocator(num_pages=40),
-        }
-        self.locked: list[LockReceipt] = []
-        self.tick = 0
-
-    def run(self, actions: tuple) -> None:
-        for action in actions:
-            self.pools[action.component].give_back(action.units)
-
-    def insert(self, tokens: list[int], *, has_state: bool) -> None:
+    def put(self, tokens: list[int], *, has_units: bool = True) -> None:
+        assert self.toy is not None
         self.tick += 1
-        if self.pools["full"].num_free < len(tokens) or self.pools["end_state"].num_free < 1:
-            return
-        pages = self.pools["full"].take(len(tokens))
-        state = self.pools["end_state"].take(1) if has_state else None
-        key = page_key(NAMESPACE, np.array(tokens, dtype=np.int32), page_size=1)
-        self.run(self.core.insert(key, (pages, state), Tick(self.tick)).actions)
-
-    def check(self) -> None:
+        num_units = len(self.toy.pages_with_units(len(tokens))) if has_units else 0
+        units = self.pools[self.toy.name].take(num_units) if has_units else None
+        values = [self.pools["full"].take(len(tokens)), units]
+        access = Access(tick=Tick(self.tick))
+        self.executor.run(self.core.insert(self.key(0, tokens), values, access).actions)
         assert check(self.core) == []
-        for index, component in enumerate(self.core.components):
-            pool = self.pools[component.name]
-            in_tree = self.core.num_evictable(index) + self.core.num_protected(index)
-            assert in_tree + pool.num_free == pool.num_pages
 
-
-def _operate(world: _World, dice: random.Random) -> None:
-    tokens = [dice.randint(0, 1) for _ in range(dice.randint(0, 9))]
-    choice = dice.randrange(5)
-    if choice == 0:
-        world.insert(tokens, has_state=dice.random() < 0.7)
-    elif choice == 1:
-        key = page_key(NAMESPACE, np.array(tokens, dtype=np.int32), page_size=1)
-        found = world.core.match(key)
-        if found.num_pages:
-            assert world.core.value(1, found.node) is not None, "matched where no state is"
-        world.tick += 1
-        world.locked.append(world.core.lock(found.node, found.num_pages, Tick(world.tick)))
-    elif choice == 2 and world.locked:
-        world.core.unlock(world.locked.pop(dice.randrange(len(world.locked))))
-    elif choice == 3:
-        world.run(world.core.evict(0, dice.randint(0, 6)).actions)
-    elif choice == 4:
-        evicted = world.core.evict(1, 1)
-        assert all(action.component == "end_state" for action in evicted.actions)
-        world.run(evicted.actions)
-
-
-def test_a_second_component_lives_in_the_same_tree_core() -> None:
-    world, dice = _World(), random.Random(3)
-    for _ in range(3_000):
-        _operate(world, dice)
-        world.check()
-    for receipt in world.locked:
-        world.core.unlock(receipt)
-    world.run(world.core.evict(0, world.core.num_evictable(0)).actions)
-    assert all(pool.num_free == pool.num_pages for pool in world.pools.values())
+    def find(self, tokens: list[int]) -> "Match":
+        return self.core.match(self.key(0, tokens))
 
 
 def test_a_match_ends_where_the_most_demanding_component_can_go_on() -> None:
-    world = _World()
-    world.insert([1, 2, 3, 4], has_state=True)
-    key = page_key(NAMESPACE, np.array([1, 2, 3, 5], dtype=np.int32), page_size=1)
-    assert world.core.match(key).num_pages == 0
-    world.insert([1, 2], has_state=True)
-    assert world.core.match(key).num_pages == 2
-    world.insert([1, 2, 3, 5], has_state=False)
-    assert world.core.match(key).num_pages == 2, "the split left no state on the upper half"
+    world = _World(EndState())
+    world.put([1, 2, 3, 4])
+    assert world.find([1, 2, 3, 5]).num_pages == 0
+    world.put([1, 2])
+    assert world.find([1, 2, 3, 5]).num_pages == 2
+    world.put([1, 2, 3, 5], has_units=False)
+    assert world.find([1, 2, 3, 5]).num_pages == 2, "the split left no state on the upper half"
 
 
-def test_evicting_a_state_leaves_the_backbone() -> None:
-    world = _World()
-    world.insert([1, 2], has_state=True)
-    world.run(world.core.evict(1, 1).actions)
-    world.check()
+def test_evicting_a_component_leaves_the_backbone_and_a_later_insert_brings_it_back() -> None:
+    world = _World(Window())
+    world.put([1, 2, 3, 4, 5])
+    world.executor.run(world.core.evict(1, 1).actions)
+    assert world.core.num_evictable(0) == 5
+    assert world.core.num_evictable(1) == 0
+    assert world.find([1, 2, 3, 4, 5]).num_pages == 0, "a tombstone ends the usable part"
+    world.put([1, 2, 3, 4, 5])
+    assert world.find([1, 2, 3, 4, 5]).num_pages == 5
+    assert world.pools["full"].num_free == 64 - 5, "the second insert's pages were given back"
+
+
+def test_a_lock_covers_what_each_component_needs() -> None:
+    world = _World(Window())
+    world.put([1])
+    world.put([1, 2, 3])
+    world.put([1, 2, 3, 4, 5, 6])
+    found = world.find([1, 2, 3, 4, 5, 6])
+    receipt = world.core.lock(found.node, 6, Access(tick=Tick(9)))
+    assert receipt.tops == (0, 3), "the window is three pages"
+    assert world.core.num_protected(0) == 6
+    assert world.core.num_protected(1) == 3
+    world.executor.run(world.core.evict(1, 99).actions)
+    assert world.core.num_protected(1) == 3
+    assert world.find([1, 2, 3, 4, 5, 6]).num_pages == 6, "what the lock covers is still usable"
+    world.core.unlock(receipt)
+    assert check(world.core) == []
+
+
+def test_a_lock_that_moves_down_lets_go_of_what_left_the_window() -> None:
+    world = _World(Window())
+    world.put([1, 2, 3])
+    found = world.find([1, 2, 3])
+    receipt = world.core.lock(found.node, 3, Access(tick=Tick(9)))
+    key = world.key(0, [1, 2, 3, 4, 5, 6]).from_page(3, page_size=1)
+    values = [world.pools["full"].take(3), world.pools["window"].take(3)]
+    extended = world.core.extend(receipt, key, values, Access(tick=Tick(10)))
+    assert extended.receipt.tops == (0, 3)
+    assert world.core.num_protected(0) == 6
+    assert (world.core.num_protected(1), world.core.num_evictable(1)) == (3, 3)
+    world.core.unlock(extended.receipt)
+    assert check(world.core) == []
+
+
+def test_actions_name_the_pool_and_are_done_there() -> None:
+    world = _World(EndState())
+    world.put([1, 2])
+    evicted = world.core.evict(0, 2)
+    assert {action.component: len(action.units) for action in evicted.actions} == {
+        "full": 2,
+        "end_state": 1,
+    }
+    world.executor.run(evicted.actions)
+    assert all(pool.num_free == pool.num_pages for pool in world.pools.values())
+
+
+def test_trimming_a_leaf_takes_the_state_at_its_end_along() -> None:
+    world = _World(EndState())
+    world.put([1, 2, 3])
+    world.executor.run(world.core.evict(0, 1).actions)
+    assert world.pools["end_state"].num_free == 64
     assert world.core.num_evictable(0) == 2
-    assert world.pools["end_state"].num_free == 40
+    assert world.find([1, 2, 3]).num_pages == 0

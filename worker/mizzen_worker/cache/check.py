@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mizzen_worker.cache.node import NodeView
+from mizzen_worker.cache.node_table import ROOT
 from mizzen_worker.cache.page_key import TOKEN_BYTES
-from mizzen_worker.cache.tree_core import ROOT, UnifiedTreeCore
+from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.ids import NodeId
 
 _NAMESPACE_BYTES = 16

@@ -1,19 +1,21 @@
 """Owns the pairing of tree and page allocator, and every open lease; decides nothing about keys.
 
-The only holder of both: it runs the tree's actions on the allocator, each exactly once. Invariant
-(M1), at every return: free + evictable + protected + pages owned by leases = all pages.
+The only holder of both: it has the tree's actions done, each exactly once. Invariant (M1), at every
+return: free + evictable + protected + pages owned by leases = all pages.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from mizzen_worker.cache.actions import Action
 from mizzen_worker.cache.check import check
-from mizzen_worker.cache.components.full import FullComponent
+from mizzen_worker.cache.components.full import FULL, FullComponent
+from mizzen_worker.cache.events import EventLog
+from mizzen_worker.cache.eviction_order import Eviction
+from mizzen_worker.cache.executor import ActionExecutor
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey
-from mizzen_worker.cache.results import Match
+from mizzen_worker.cache.results import Access, Match
 from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Tick
@@ -23,10 +25,23 @@ from mizzen_worker.memory.allocator import PageAllocator
 class UnifiedRadixCache:
     """KV pages of one pool: cached by prefix, leased to requests, or free."""
 
-    def __init__(self, *, allocator: PageAllocator, page_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        allocator: PageAllocator,
+        page_size: int,
+        eviction: Eviction = Eviction.LRU,
+        journal: EventLog | None = None,
+    ) -> None:
         self.page_size = page_size
         self._allocator = allocator
-        self._core = UnifiedTreeCore(page_size=page_size, components=(FullComponent(),))
+        self._core = UnifiedTreeCore(
+            page_size=page_size,
+            components=(FullComponent(),),
+            eviction=eviction,
+            journal=journal,
+        )
+        self._executor = ActionExecutor({FULL: allocator})
         self._leases: dict[int, KvLease] = {}
         self._tick = 0
         self._num_opened = 0
@@ -51,80 +66,104 @@ class UnifiedRadixCache:
         """Count open leases."""
         return len(self._leases)
 
-    def match(self, key: PageKey) -> Match:
-        """Find the longest cached prefix; changes nothing, promises nothing until ``open``."""
-        return self._core.match(key)
+    @property
+    def epoch(self) -> int:
+        """Tell states of the tree apart; a ``Match`` of this epoch is still true."""
+        return self._core.epoch
+
+    def match(self, key: PageKey, hint: Match | None = None) -> Match:
+        """Find the longest cached prefix; changes nothing, promises nothing until ``open``.
+
+        ``hint`` is what an earlier call gave for the same key: it makes the same answer cheap.
+        """
+        return self._core.match(key, hint)
 
     def num_newly_protected(self, match: Match) -> int:
         """Count pages by which ``num_available`` falls when the match is opened."""
         return self._core.num_unlocked_pages(match.node, match.num_pages)
 
-    def open(self, match: Match) -> KvLease:
-        """Lock a match made since the last eviction and lease its pages."""
-        receipt = self._core.lock(match.node, match.num_pages, self._advance())
+    def hashes(self) -> tuple[bytes, ...]:
+        """Name every cached page, after the one it follows; none without a journal. O(tree)."""
+        return self._core.hashes()
+
+    def open(self, match: Match, *, priority: int = 0, num_prompt_tokens: int = 0) -> KvLease:
+        """Lock a match made since the last eviction and lease its pages.
+
+        Whole pages of the prompt never share a node with later ones that this lease makes.
+        """
+        receipt = self._core.lock(match.node, match.num_pages, self._access(priority))
         self._num_opened += 1
         lease = KvLease(
             lease_id=self._num_opened,
             receipt=receipt,
             pages=self._core.pages(receipt.node, receipt.num_pages),
+            priority=priority,
+            boundary=num_prompt_tokens // self.page_size,
         )
         self._leases[lease.lease_id] = lease
         return lease
 
     def grow(self, wanted: Sequence[tuple[KvLease, int]]) -> None:
-        """Append new pages to leases, evicting what must go; more than available is a bug."""
+        """Append new pages to leases, evicting what must go; more than available is a bug.
+
+        Raises before any change.
+        """
         total = sum(num_pages for _, num_pages in wanted)
+        for lease, _ in wanted:
+            self._require_open(lease)
+        if total > self.num_available:
+            raise InvariantError([f"{total} pages wanted, {self.num_available} are available"])
         short = total - self._allocator.num_free
         if short > 0:
-            self._run(self._core.evict(0, short).actions)
+            self._executor.run(self._core.evict(0, short).actions)
         pages = self._allocator.take(total)
         first = 0
         for lease, num_pages in wanted:
-            self._require_open(lease)
             lease.append(pages[first : first + num_pages])
             first += num_pages
 
     def checkpoint(self, lease: KvLease, key: PageKey) -> None:
-        """Cache the KV that ``key`` covers, while its request goes on.
+        """Cache the KV that ``key`` covers, while its request goes on. O(new pages).
 
-        Where the tree already had a page, the lease takes that one over and its own is freed.
+        ``key`` starts at the root or anywhere up to the lease's ``num_tree``. Where the tree had a
+        page already, the lease takes that one over and its own is freed.
         """
         self._require_open(lease)
-        tick = self._advance()
-        count = key.num_pages(page_size=self.page_size)
-        if count <= lease.num_tree:
+        end_page = key.end_page(page_size=self.page_size)
+        if end_page <= lease.num_tree:
             return
-        inserted = self._core.insert(key, (lease.pages(0, count),), tick)
-        old = lease.receipt
-        receipt = self._core.lock(inserted.node, count, tick)
-        lease.adopt(self._core.pages(inserted.node, count), receipt)
-        self._core.unlock(old)
-        self._run(inserted.actions)
+        extended = self._core.extend(
+            lease.receipt,
+            key.from_page(lease.num_tree, page_size=self.page_size),
+            (lease.pages(lease.num_tree, end_page),),
+            self._access(lease.priority),
+            boundary=lease.boundary,
+        )
+        try:
+            lease.adopt(extended.pages, extended.receipt)
+        finally:
+            self._executor.run(extended.actions)
 
     def close(self, lease: KvLease, key: PageKey | None) -> None:
         """End a lease: cache what ``key`` covers (None: nothing more), free the rest. Idempotent.
 
-        Pages that the tree already has stay there.
+        Pages that the tree already has stay there. A key is as for ``checkpoint``.
         """
         if not lease.is_open:
             return
-        if self._leases.pop(lease.lease_id, None) is not lease:
+        if self._leases.get(lease.lease_id) is not lease:
             raise InvariantError([f"close of lease {lease.lease_id}, which is not from here"])
-        first_freed = lease.num_tree
         if key is not None:
-            count = key.num_pages(page_size=self.page_size)
-            if count > lease.num_tree:
-                inserted = self._core.insert(key, (lease.pages(0, count),), self._advance())
-                first_freed = count
-                self._run(inserted.actions)
-        self._allocator.give_back(lease.pages(first_freed, lease.num_pages))
+            self.checkpoint(lease, key)
+        del self._leases[lease.lease_id]
+        self._allocator.give_back(lease.pages(lease.num_tree, lease.num_pages))
         self._core.unlock(lease.receipt)
         lease.close()
 
     def flush(self) -> int:
         """Evict everything that is not locked; return the number of pages freed."""
         evicted = self._core.evict(0, self._core.num_evictable(0))
-        self._run(evicted.actions)
+        self._executor.run(evicted.actions)
         return evicted.num_units
 
     def count_violations(self) -> list[str]:
@@ -165,13 +204,9 @@ class UnifiedRadixCache:
             return [f"lease {lease.lease_id}: its first pages are not those it has locked"]
         return []
 
-    def _run(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            self._allocator.give_back(action.units)
-
-    def _advance(self) -> Tick:
+    def _access(self, priority: int) -> Access:
         self._tick += 1
-        return Tick(self._tick)
+        return Access(tick=Tick(self._tick), priority=priority)
 
     def _require_open(self, lease: KvLease) -> None:
         if self._leases.get(lease.lease_id) is not lease:

@@ -1,10 +1,11 @@
 """Owns the order in which candidates leave the cache; does not decide who is a candidate.
 
-A lazily updated heap: an entry's rank may be older than the node's, never newer, so the first
-entry whose rank is still true is the smallest. Ranks therefore must only grow with time, as logical
-time of access does. Entering and leaving cost O(1) or one push; nothing is scanned.
+A lazily updated heap. A rank that rises needs no word: the entry's older, smaller rank comes to the
+front first and is corrected there. A rank that falls must be told by ``add``, which queues a second
+entry. So the first entry whose rank is still the node's is the smallest, and nothing is scanned.
 """
 
+import enum
 import heapq
 from collections.abc import Callable
 from typing import TypeAlias
@@ -12,12 +13,48 @@ from typing import TypeAlias
 from mizzen_worker.cache.node import Node
 from mizzen_worker.contracts.ids import NodeId
 
-Rank: TypeAlias = Callable[[Node], int]
+Rank: TypeAlias = Callable[[Node], tuple[int, ...]]
+"""Smallest leaves first; equal ranks leave in the order in which their nodes were made."""
+
+_USES_THAT_PROTECT = 2
+_SMALL = 64
 
 
-def least_recently_used(node: Node) -> int:
-    """Rank of the lru order: the logical time of the last access."""
-    return node.last_access
+class Eviction(enum.Enum):
+    """Which candidate leaves first; the value is the option's word."""
+
+    LRU = "lru"
+    """The one whose last use is longest ago."""
+    LFU = "lfu"
+    """The one that fewest requests used; among equals as lru."""
+    SLRU = "slru"
+    """Those that only one request used, as lru; then the others, as lru."""
+    PRIORITY = "priority"
+    """The one whose highest request priority is lowest; among equals as lru."""
+
+
+def _recency(node: Node) -> tuple[int, ...]:
+    return (node.last_access,)
+
+
+def _frequency(node: Node) -> tuple[int, ...]:
+    return (node.num_uses, node.last_access)
+
+
+def _segment(node: Node) -> tuple[int, ...]:
+    return (node.num_uses >= _USES_THAT_PROTECT, node.last_access)
+
+
+def _priority(node: Node) -> tuple[int, ...]:
+    return (node.priority, node.last_access)
+
+
+RANKS: dict[Eviction, Rank] = {
+    Eviction.LRU: _recency,
+    Eviction.LFU: _frequency,
+    Eviction.SLRU: _segment,
+    Eviction.PRIORITY: _priority,
+}
 
 
 class EvictionOrder:
@@ -26,23 +63,23 @@ class EvictionOrder:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._candidates: dict[NodeId, Node] = {}
-        self._heap: list[tuple[int, NodeId]] = []
-        # Invariant: exactly the ids in _heap; at most one entry each, so the heap stays bounded.
-        self._queued: set[NodeId] = set()
-
-    def __contains__(self, node_id: NodeId) -> bool:
-        return node_id in self._candidates
+        # Invariant: a candidate's entry in _queued is in _heap and not above the node's rank; an
+        # entry of _heap that is not in _queued is dead.
+        self._queued: dict[NodeId, tuple[int, ...]] = {}
+        self._heap: list[tuple[tuple[int, ...], NodeId]] = []
 
     def candidate_ids(self) -> frozenset[NodeId]:
         """Copy the set of candidates: for audits."""
         return frozenset(self._candidates)
 
     def add(self, node: Node) -> None:
-        """Make a node a candidate; no effect when it is one."""
-        self._candidates[node.node_id] = node
-        if node.node_id not in self._queued:
-            self._queued.add(node.node_id)
-            heapq.heappush(self._heap, (self._rank(node), node.node_id))
+        """Make a node a candidate, or say that a candidate's rank may have fallen. O(log n)."""
+        node_id = node.node_id
+        self._candidates[node_id] = node
+        rank = self._rank(node)
+        queued = self._queued.get(node_id)
+        if queued is None or rank < queued:
+            self._push(rank, node_id)
 
     def discard(self, node_id: NodeId) -> None:
         """Stop a node from being a candidate; no effect when it is none. Its entry goes later."""
@@ -52,15 +89,26 @@ class EvictionOrder:
         """Take the first candidate out of the order; None when there is none."""
         while self._heap:
             rank, node_id = heapq.heappop(self._heap)
+            if self._queued.get(node_id) != rank:
+                continue
             node = self._candidates.get(node_id)
-            if node is None:
-                self._queued.remove(node_id)
+            if node is not None and (current := self._rank(node)) != rank:
+                self._push(current, node_id)
                 continue
-            current = self._rank(node)
-            if current != rank:
-                heapq.heappush(self._heap, (current, node_id))
-                continue
-            self._queued.remove(node_id)
-            del self._candidates[node_id]
-            return node
+            del self._queued[node_id]
+            if node is not None:
+                del self._candidates[node_id]
+                return node
         return None
+
+    def _push(self, rank: tuple[int, ...], node_id: NodeId) -> None:
+        self._queued[node_id] = rank
+        heapq.heappush(self._heap, (rank, node_id))
+        if len(self._heap) > 2 * len(self._candidates) + _SMALL:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Drop dead entries and those of former candidates, so that the heap stays bounded."""
+        self._queued = {node_id: self._rank(node) for node_id, node in self._candidates.items()}
+        self._heap = [(rank, node_id) for node_id, rank in self._queued.items()]
+        heapq.heapify(self._heap)

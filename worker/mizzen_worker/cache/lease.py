@@ -16,10 +16,31 @@ from mizzen_worker.contracts.batch import Int32Array
 class KvLease:
     """Pages of one request, in the order of its positions."""
 
-    __slots__ = ("_pages", "is_open", "lease_id", "num_pages", "num_synced", "num_tree", "receipt")
+    __slots__ = (
+        "_pages",
+        "boundary",
+        "is_open",
+        "lease_id",
+        "num_pages",
+        "num_synced",
+        "num_tree",
+        "priority",
+        "receipt",
+    )
 
-    def __init__(self, *, lease_id: int, receipt: LockReceipt, pages: Int32Array) -> None:
+    def __init__(
+        self,
+        *,
+        lease_id: int,
+        receipt: LockReceipt,
+        pages: Int32Array,
+        priority: int,
+        boundary: int,
+    ) -> None:
         self.lease_id = lease_id
+        self.priority = priority
+        self.boundary = boundary
+        """Whole pages of the prompt; what comes after them is the answer."""
         self.receipt = receipt
         self.num_tree = len(pages)
         self.num_pages = len(pages)
@@ -42,13 +63,13 @@ class KvLease:
         self.num_pages = needed
 
     def adopt(self, pages: Int32Array, receipt: LockReceipt) -> None:
-        """Let the first ``len(pages)`` pages be the tree's (controller only)."""
-        count = len(pages)
-        changed = np.flatnonzero(self._pages[:count] != pages)
+        """Let the ``len(pages)`` pages after the tree's become the tree's too (controller only)."""
+        first, end = self.num_tree, self.num_tree + len(pages)
+        changed = np.flatnonzero(self._pages[first:end] != pages)
         if len(changed):
-            self._pages[:count] = pages
-            self.num_synced = min(self.num_synced, int(changed[0]))
-        self.num_tree = count
+            self._pages[first:end] = pages
+            self.num_synced = min(self.num_synced, first + int(changed[0]))
+        self.num_tree = end
         self.receipt = receipt
 
     def close(self) -> None:

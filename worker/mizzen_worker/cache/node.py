@@ -4,6 +4,7 @@
 gives the upper half a new id and leaves the lower half its own, so an id always ends where it did.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mizzen_worker.contracts.batch import Int32Array
@@ -25,6 +26,9 @@ class NodeView:
     values: tuple[Int32Array | None, ...]
     locks: tuple[int, ...]
     last_access: Tick
+    num_uses: int
+    priority: int
+    hashes: tuple[bytes, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,6 +45,13 @@ class Node:
     values: list[Int32Array | None]
     locks: list[int]
     last_access: Tick
+    """True of a leaf; an inner node learns of uses below it when its last child leaves."""
+    num_uses: int
+    """Requests that made it, leased it, or computed the same again."""
+    priority: int
+    """The highest of those requests."""
+    hashes: tuple[bytes, ...]
+    """Names of its pages outside, one each; none where no events are recorded."""
     children: "dict[bytes, Node]" = field(default_factory=dict)
 
     def view(self) -> NodeView:
@@ -57,4 +68,14 @@ class Node:
             values=tuple(self.values),
             locks=tuple(self.locks),
             last_access=self.last_access,
+            num_uses=self.num_uses,
+            priority=self.priority,
+            hashes=self.hashes,
         )
+
+
+def up(node: Node, top_page: int = 0) -> Iterator[Node]:
+    """Walk from a node up while its edge starts at ``top_page`` or below; never gives the root."""
+    while node.parent is not None and node.start_page >= top_page:
+        yield node
+        node = node.parent

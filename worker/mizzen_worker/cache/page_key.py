@@ -15,20 +15,25 @@ from mizzen_worker.contracts.batch import Int32Array
 
 TOKEN_BYTES = 4
 _LITTLE_INT32 = np.dtype("<i4")
-_DIGEST_BYTES = 16
+DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespace:
-    """Who may share KV: equal content identity (``model``) and equal tenant ``salt``."""
+    """Who may share KV: equal content identity (``model``), equal ``adapter``, equal ``salt``.
+
+    ``adapter`` identifies the content of an adapter on top of the model, "" is none; ``salt`` is
+    the tenant's.
+    """
 
     model: str
+    adapter: str = ""
     salt: str = ""
 
     def digest(self) -> bytes:
         """16 bytes that start every key; lengths are hashed, so fields cannot run together."""
-        state = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        for field in (self.model, self.salt):
+        state = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for field in (self.model, self.adapter, self.salt):
             encoded = field.encode()
             state.update(len(encoded).to_bytes(8, "little"))
             state.update(encoded)
@@ -37,25 +42,40 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class PageKey:
-    """Tokens of whole pages in a namespace; ``tokens`` is their int32 bytes, page-aligned."""
+    """Tokens of whole pages in a namespace; ``tokens`` is their int32 bytes, page-aligned.
+
+    A key usually starts at the root. One with ``first_page`` names only the pages from there on: it
+    can be used where the pages before are known, below a lock.
+    """
 
     namespace: bytes
     tokens: bytes
+    first_page: int = 0
 
-    def num_pages(self, *, page_size: int) -> int:
-        """Count its pages."""
-        return len(self.tokens) // (page_size * TOKEN_BYTES)
+    def end_page(self, *, page_size: int) -> int:
+        """Count the pages from the root to its end."""
+        return self.first_page + len(self.tokens) // (page_size * TOKEN_BYTES)
+
+    def from_page(self, first_page: int, *, page_size: int) -> "PageKey":
+        """Leave out the pages before ``first_page``, which is not before the key's own."""
+        skipped = (first_page - self.first_page) * page_size * TOKEN_BYTES
+        return PageKey(self.namespace, self.tokens[skipped:], first_page)
 
 
-def page_key(namespace: bytes, token_ids: Int32Array, *, page_size: int) -> PageKey:
+def page_key(
+    namespace: bytes, token_ids: Int32Array, *, page_size: int, first_page: int = 0
+) -> PageKey:
     """Build the key of the whole pages in ``token_ids``; a partial page at the end is left out."""
     whole = len(token_ids) - len(token_ids) % page_size
-    return PageKey(namespace, token_ids[:whole].astype(_LITTLE_INT32, copy=False).tobytes())
+    tokens = token_ids[first_page * page_size : whole].astype(_LITTLE_INT32, copy=False)
+    return PageKey(namespace, tokens.tobytes(), first_page)
 
 
 def common_pages(left: bytes, right: bytes, *, page_size: int) -> int:
     """Count the leading pages in which two page-aligned token strings agree."""
     count = min(len(left), len(right)) // TOKEN_BYTES
+    if count == 0:
+        return 0
     differ = np.frombuffer(left, dtype=_LITTLE_INT32, count=count) != np.frombuffer(
         right, dtype=_LITTLE_INT32, count=count
     )
@@ -65,14 +85,23 @@ def common_pages(left: bytes, right: bytes, *, page_size: int) -> int:
     return first // page_size
 
 
-def hash_chain(key: PageKey, *, page_size: int) -> list[bytes]:
-    """Name every page of a key: each digest covers the namespace and all tokens up to its end."""
+def common_prefix_pages(left: PageKey, right: PageKey, *, page_size: int) -> int:
+    """Count the leading pages that two keys from the root could share: none across namespaces."""
+    if left.namespace != right.namespace:
+        return 0
+    return common_pages(left.tokens, right.tokens, page_size=page_size)
+
+
+def hash_pages(previous: bytes, tokens: bytes, *, page_size: int) -> tuple[bytes, ...]:
+    """Name the pages that follow the one called ``previous`` (a namespace at the root).
+
+    Each digest covers the namespace and all tokens up to its page's end.
+    """
     page_bytes = page_size * TOKEN_BYTES
-    previous = key.namespace
     chain = []
-    for start in range(0, len(key.tokens), page_bytes):
+    for start in range(0, len(tokens), page_bytes):
         previous = hashlib.blake2b(
-            previous + key.tokens[start : start + page_bytes], digest_size=_DIGEST_BYTES
+            previous + tokens[start : start + page_bytes], digest_size=DIGEST_BYTES
         ).digest()
         chain.append(previous)
-    return chain
+    return tuple(chain)

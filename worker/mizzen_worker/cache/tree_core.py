@@ -1,32 +1,39 @@
-"""Owns the nodes of the prefix tree: who is cached, locked and evictable; owns no page.
+"""Owns what the prefix tree decides: where a key is, who is locked, who leaves; owns no page.
 
-Pure bookkeeping, deterministic in the history of calls. ``match`` never changes anything; only
-``insert`` and ``lock`` split edges. What must happen to pools is *returned* as actions, each once.
-Positions are given as (node, num_pages): ``num_pages`` whole pages from the root along the path to
-that node. They stay valid under splits and end with the node's eviction.
+Pure, deterministic in the history of calls. ``match`` never changes anything. What must happen to
+pools is *returned* as actions, each once. Positions are given as (node, num_pages): ``num_pages``
+whole pages from the root along the path to that node. They stay valid under splits and end with
+the node's eviction. The books over nodes are kept in ``node_table.py``.
 
-Invariants (``cache/check.py`` recomputes every one): links agree both ways; edges are whole pages
-and siblings differ in their first page; every node but the root has a backbone value; lock counts
-are those of the receipts outstanding, and a locked node has locked ancestors; candidates for
-eviction and unit counts are those of the definition.
+Invariants (``cache/check.py`` recomputes every one): edges are whole pages and siblings differ in
+their first page; every node but the root has a backbone value; lock counts are those of the
+receipts outstanding, a locked node has locked ancestors, and a receipt's node ends where it says.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from mizzen_worker.cache.actions import Action, Free
-from mizzen_worker.cache.components.base import Component, Span
-from mizzen_worker.cache.eviction_order import EvictionOrder, Rank, least_recently_used
-from mizzen_worker.cache.node import Node, NodeView
+from mizzen_worker.cache.components.base import Component, MatchWalk, Span
+from mizzen_worker.cache.events import EventLog
+from mizzen_worker.cache.eviction_order import RANKS, Eviction
+from mizzen_worker.cache.lock_book import LockBook
+from mizzen_worker.cache.node import Node, NodeView, up
+from mizzen_worker.cache.node_table import NodeTable
 from mizzen_worker.cache.page_key import TOKEN_BYTES, PageKey, common_pages
-from mizzen_worker.cache.results import Evicted, Inserted, LockReceipt, Match
+from mizzen_worker.cache.results import Access, Evicted, Extended, Inserted, LockReceipt, Match
 from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.errors import InvariantError
-from mizzen_worker.contracts.ids import NodeId, Tick
+from mizzen_worker.contracts.ids import NodeId
 
-ROOT = NodeId(0)
+Values: TypeAlias = Sequence[Int32Array | None]
+"""One incoming value per component; None brings nothing of that kind."""
+_Freed: TypeAlias = list[list[Int32Array]]
+"""Units to free, per component."""
+_Walks: TypeAlias = list[tuple[int, MatchWalk]]
+"""One lookup's questions, by the index of the component that asks."""
 
 
 class UnifiedTreeCore:
@@ -37,61 +44,67 @@ class UnifiedTreeCore:
         *,
         page_size: int,
         components: Sequence[Component],
-        rank: Rank = least_recently_used,
+        eviction: Eviction = Eviction.LRU,
+        journal: EventLog | None = None,
     ) -> None:
         self.page_size = page_size
         self.components = tuple(components)
         self._page_bytes = page_size * TOKEN_BYTES
-        self._root = Node(
-            node_id=ROOT,
-            parent=None,
-            edge=b"",
-            start_page=0,
-            end_page=0,
-            child_key=b"",
-            values=[None] * len(self.components),
-            locks=[0] * len(self.components),
-            last_access=Tick(0),
+        self._table = NodeTable(
+            page_size=page_size,
+            components=self.components,
+            rank=RANKS[eviction],
+            journal=journal,
         )
-        self._nodes: dict[NodeId, Node] = {ROOT: self._root}
-        self._next_node = 1
-        self._next_receipt = 1
-        self._receipts: dict[int, LockReceipt] = {}
-        self._orders = tuple(EvictionOrder(rank) for _ in self.components)
-        self._num_unlocked = [0] * len(self.components)
-        self._num_locked = [0] * len(self.components)
+        self._locks = LockBook(table=self._table, components=self.components)
 
     # Looking: nothing below changes the tree.
 
-    def match(self, key: PageKey) -> Match:
-        """Find the longest prefix that every component can use. O(edges on the path)."""
-        tokens, prefix, offset = key.tokens, key.namespace, 0
-        walks = [component.start_match() for component in self.components]
-        node = best_node = self._root
-        best_pages = 0
+    @property
+    def epoch(self) -> int:
+        """Tell states apart: it changes when anything was inserted, evicted or split."""
+        return self._table.epoch
+
+    def match(self, key: PageKey, hint: Match | None = None) -> Match:
+        """Find the longest prefix that every component can use. O(edges on the path).
+
+        ``hint`` is an earlier match of the same key: the answer is the same and costs O(edges below
+        it), nothing at all while the epoch is the same. An evicted hint costs as much as none.
+        """
+        if hint is not None and hint.epoch == self._table.epoch:
+            return hint
+        if key.first_page:
+            raise InvariantError([f"match of a key that starts at page {key.first_page}"])
+        walks = [
+            (index, walk)
+            for index, component in enumerate(self.components)
+            if (walk := component.start_match()) is not None
+        ]
+        node = self._resume(hint)
+        best_node, best_pages = (node, node.end_page) if not walks else self._replay(walks, node)
+        tokens, offset = key.tokens, node.end_page * self._page_bytes
+        prefix = b"" if offset else key.namespace
         while offset < len(tokens):
             child = node.children.get(prefix + tokens[offset : offset + self._page_bytes])
             if child is None:
                 break
-            num_pages = child.end_page - child.start_page
-            num_matched = self._num_matched(child, tokens, offset)
-            is_usable = True
-            for walk, value in zip(walks, child.values, strict=True):
-                is_usable &= walk.usable(value, num_pages, num_matched)
-            if is_usable:
-                best_node, best_pages = child, child.start_page + num_matched
-            if num_matched < num_pages:
+            edge = child.edge
+            is_whole = tokens.startswith(edge, offset)
+            end_page = child.end_page
+            if not is_whole:
+                end_page = child.start_page + self._common_pages(edge, tokens, offset)
+            if not walks or _is_usable(walks, child, end_page - child.start_page):
+                best_node, best_pages = child, end_page
+            if not is_whole:
                 break
-            node, prefix, offset = child, b"", offset + len(child.edge)
-        return Match(node=best_node.node_id, num_pages=best_pages)
+            node, prefix, offset = child, b"", offset + len(edge)
+        return Match(node=best_node.node_id, num_pages=best_pages, epoch=self._table.epoch)
 
     def pages(self, node_id: NodeId, num_pages: int) -> Int32Array:
         """Join the backbone's units of the first ``num_pages`` pages of a path [num_pages]."""
         if num_pages == 0:
             return np.empty(0, dtype=np.int32)
-        node = self._covering(node_id, num_pages)
-        parts = [value for step in _up(node) if (value := step.values[0]) is not None]
-        return np.concatenate(parts[::-1])[:num_pages]
+        return _join(self._covering(node_id, num_pages), 0)[:num_pages]
 
     def value(self, component_index: int, node_id: NodeId) -> Int32Array | None:
         """Read one component's value on a node; the tree keeps owning the array."""
@@ -102,7 +115,7 @@ class UnifiedTreeCore:
         if num_pages == 0:
             return 0
         total = 0
-        for step in _up(self._covering(node_id, num_pages)):
+        for step in up(self._covering(node_id, num_pages)):
             if step.locks[0]:
                 break
             total += min(step.end_page, num_pages) - step.start_page
@@ -110,123 +123,147 @@ class UnifiedTreeCore:
 
     def num_evictable(self, component_index: int) -> int:
         """Count a component's units on nodes that it has not locked."""
-        return self._num_unlocked[component_index]
+        return self._table.num_unlocked[component_index]
 
     def num_protected(self, component_index: int) -> int:
         """Count a component's units on nodes that it has locked."""
-        return self._num_locked[component_index]
+        return self._table.num_locked[component_index]
 
     def candidates(self, component_index: int) -> frozenset[NodeId]:
         """Copy the set of nodes that may be evicted next for a component."""
-        return self._orders[component_index].candidate_ids()
+        return self._table.candidate_ids(component_index)
 
     def receipts(self) -> tuple[LockReceipt, ...]:
         """Copy the receipts that are still to be unlocked."""
-        return tuple(self._receipts.values())
+        return self._locks.outstanding()
 
     def views(self) -> Iterator[NodeView]:
         """Copy every node, in the order of creation: for audits."""
-        for node in self._nodes.values():
+        for node in self._table:
             yield node.view()
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """Name every cached page, after the one it follows; none without a journal. O(tree)."""
+        names: list[bytes] = []
+        waiting = [self._table.root]
+        while waiting:
+            node = waiting.pop()
+            names += node.hashes
+            waiting += node.children.values()
+        return tuple(names)
 
     # Changing.
 
-    def insert(self, key: PageKey, values: Sequence[Int32Array | None], tick: Tick) -> Inserted:
-        """Cache ``key`` with one incoming value per component (None: nothing of that kind).
+    def insert(
+        self,
+        key: PageKey,
+        values: Values,
+        access: Access,
+        *,
+        boundary: int = 0,
+        below: LockReceipt | None = None,
+    ) -> Inserted:
+        """Cache ``key`` with incoming values, each for the pages that the key names.
 
         Takes ownership of all incoming units: what is not kept is in the actions. Units that
-        already are a node's own count as kept. May split one edge. Raises before any change when
-        the backbone's value does not have one unit per page.
+        already are a node's own count as kept. No node made here crosses page ``boundary``. A key
+        with a first page goes ``below`` a lock that ends there, whose path is not walked again.
+        Raises before any change when the values or the place do not fit.
         """
-        total = key.num_pages(page_size=self.page_size)
-        if values[0] is None or len(values[0]) != total:
-            raise InvariantError([f"insert of {total} pages with backbone value {values[0]!r}"])
-        freed: list[Action] = []
-        node, offset, prefix = self._root, 0, key.namespace
-        while offset < len(key.tokens):
-            child = node.children.get(prefix + key.tokens[offset : offset + self._page_bytes])
+        node = self._require_place(key, values, below)
+        freed: _Freed = [[] for _ in self.components]
+        tokens, prefix, offset = key.tokens, key.namespace if node.parent is None else b"", 0
+        total = len(tokens) // self._page_bytes
+        while offset < len(tokens):
+            child = node.children.get(prefix + tokens[offset : offset + self._page_bytes])
             if child is None:
                 break
-            num_matched = self._num_matched(child, key.tokens, offset)
-            if num_matched < child.end_page - child.start_page:
-                child = self._split(child, num_matched)
-            span = Span(start=child.start_page, end=child.end_page, total=total)
+            if not tokens.startswith(child.edge, offset):
+                child = self._table.split(child, self._common_pages(child.edge, tokens, offset))
+            span = Span(
+                start=child.start_page - key.first_page,
+                end=child.end_page - key.first_page,
+                total=total,
+            )
             self._merge_into(child, values, span, freed)
-            self._touch(child, tick)
+            self._table.use(child, access)
             node, prefix, offset = child, b"", offset + len(child.edge)
-        num_new_pages = total - node.end_page
-        if num_new_pages:
-            end = _End(node=node, offset=offset, prefix=prefix)
-            node = self._add_leaf(end, key, values, tick)
-        elif total == 0:
-            freed.extend(self._free(index, value) for index, value in enumerate(values))
-        actions = tuple(action for action in freed if len(action.units))
-        return Inserted(node=node.node_id, num_new_pages=num_new_pages, actions=actions)
+        num_new_pages = key.first_page + total - node.end_page
+        for end_page in _ends(node.end_page, key.first_page + total, boundary):
+            span = Span(
+                start=node.end_page - key.first_page, end=end_page - key.first_page, total=total
+            )
+            node = self._add_leaf(node, key, values, span, access)
+        if total == 0:  # nothing to attach anything to
+            freed = [[value] if value is not None and len(value) else [] for value in values]
+        return Inserted(node=node.node_id, num_new_pages=num_new_pages, actions=self._free(freed))
 
-    def lock(self, node_id: NodeId, num_pages: int, tick: Tick) -> LockReceipt:
-        """Protect a position until ``unlock`` takes the receipt; makes its path most recent.
+    def lock(self, node_id: NodeId, num_pages: int, access: Access) -> LockReceipt:
+        """Protect a position until its receipt is given back; one more request uses its path.
 
         Splits the edge that ``num_pages`` lies inside of.
         """
-        node = self._covering(node_id, num_pages) if num_pages else self._root
+        node = self._covering(node_id, num_pages) if num_pages else self._table.root
         if num_pages < node.end_page:
-            node = self._split(node, num_pages - node.start_page)
-        tops = tuple(self._lock_path(index, node) for index in range(len(self.components)))
-        for step in _up(node):
-            self._touch(step, tick)
-        receipt = LockReceipt(
-            receipt_id=self._next_receipt, node=node.node_id, num_pages=num_pages, tops=tops
+            node = self._table.split(node, num_pages - node.start_page)
+        for step in up(node):
+            self._table.use(step, access)
+        return self._locks.lock(node)
+
+    def extend(
+        self,
+        receipt: LockReceipt,
+        key: PageKey,
+        values: Values,
+        access: Access,
+        *,
+        boundary: int = 0,
+    ) -> Extended:
+        """Insert below a lock and move it to the new end. O(new pages), however long the path.
+
+        The old receipt is void afterwards. Raises before any change, as ``insert`` does.
+        """
+        inserted = self.insert(key, values, access, boundary=boundary, below=receipt)
+        node = self._node(inserted.node)
+        return Extended(
+            receipt=self._locks.move_down(receipt, node),
+            pages=_join(node, receipt.num_pages),
+            actions=inserted.actions,
         )
-        self._next_receipt += 1
-        self._receipts[receipt.receipt_id] = receipt
-        return receipt
 
     def unlock(self, receipt: LockReceipt) -> None:
-        """Undo exactly what ``lock`` did, whatever was split since; a second time raises."""
-        if self._receipts.get(receipt.receipt_id) != receipt:
-            raise InvariantError([f"unlock with a receipt that is not outstanding: {receipt}"])
-        del self._receipts[receipt.receipt_id]
-        node = self._nodes[receipt.node]
-        for index, top in enumerate(receipt.tops):
-            for step in _up(node):
-                if step.start_page < top:
-                    break
-                step.locks[index] -= 1
-                if step.locks[index] == 0:
-                    self._count(index, step, self._num_locked, -1)
-                    self._count(index, step, self._num_unlocked, +1)
-                    self._refresh(step)
+        """Undo exactly what a lock did, whatever was split since; a second time raises."""
+        self._locks.unlock(receipt)
 
     def evict(self, component_index: int, num_units: int) -> Evicted:
-        """Evict unlocked nodes in order until ``num_units`` are free or no candidate is left.
+        """Evict unlocked values in order until ``num_units`` are free or no candidate is left.
 
-        The backbone leaves with its whole leaf node and so may give more than asked; another
-        component leaves its value on an otherwise unchanged node.
+        The backbone leaves page by page from the ends of leaves, and other components' values with
+        it; another component leaves its value on an otherwise unchanged node.
         """
-        order = self._orders[component_index]
-        num_freed = 0
-        actions: list[Action] = []
-        while num_freed < num_units:
-            node = order.take_first()
+        freed: _Freed = [[] for _ in self.components]
+        num_left = num_units
+        while num_left > 0:
+            node = self._table.take_first(component_index)
             if node is None:
                 break
-            indices = range(len(self.components)) if component_index == 0 else [component_index]
-            for index in indices:
-                value = node.values[index]
-                if value is not None:
-                    self._count(index, node, self._num_unlocked, -1)
-                    node.values[index] = None
-                    self._orders[index].discard(node.node_id)
-                    actions.append(self._free(index, value))
-                    num_freed += len(value) if index == component_index else 0
-            if component_index == 0:
-                self._remove_leaf(node)
-        return Evicted(num_units=num_freed, actions=tuple(actions))
+            if component_index:
+                num_left -= self._take_value(node, component_index, freed)
+                continue
+            num_kept = node.end_page - node.start_page - num_left
+            if num_kept > 0:
+                self._table.split(node, num_kept)
+            num_left -= node.end_page - node.start_page
+            for index in range(len(self.components)):
+                self._take_value(node, index, freed)
+            self._table.remove_leaf(node)
+        num_freed = sum(len(units) for units in freed[component_index])
+        return Evicted(num_units=num_freed, actions=self._free(freed))
 
     # Parts of the above.
 
     def _node(self, node_id: NodeId) -> Node:
-        node = self._nodes.get(node_id)
+        node = self._table.get(node_id)
         if node is None:
             raise InvariantError([f"node {node_id} is not in the tree (any more)"])
         return node
@@ -240,49 +277,41 @@ class UnifiedTreeCore:
             node = node.parent
         return node
 
-    def _num_matched(self, child: Node, tokens: bytes, offset: int) -> int:
-        """Count the pages of an edge that agree with ``tokens`` from ``offset`` on, at least 1."""
-        if tokens.startswith(child.edge, offset):
-            return child.end_page - child.start_page
-        following = tokens[offset : offset + len(child.edge)]
-        return common_pages(child.edge, following, page_size=self.page_size)
+    def _resume(self, hint: Match | None) -> Node:
+        """Find the lowest node that a key is known to pass through whole."""
+        node = None if hint is None or hint.num_pages == 0 else self._table.get(hint.node)
+        if hint is None or node is None:
+            return self._table.root
+        while node.end_page > hint.num_pages and node.parent is not None:
+            node = node.parent
+        return node
 
-    def _split(self, lower: Node, at_page: int) -> Node:
-        """Cut an edge ``at_page`` pages in; return the new upper half. Locks cover both halves."""
-        parent = lower.parent
-        if parent is None or not 0 < at_page < lower.end_page - lower.start_page:
-            raise InvariantError([f"split of node {lower.node_id} at page {at_page}"])
-        cut = at_page * self._page_bytes
-        upper = Node(
-            node_id=NodeId(self._next_node),
-            parent=parent,
-            edge=lower.edge[:cut],
-            start_page=lower.start_page,
-            end_page=lower.start_page + at_page,
-            child_key=lower.child_key,
-            values=[None] * len(self.components),
-            locks=list(lower.locks),
-            last_access=lower.last_access,
-        )
-        self._next_node += 1
-        self._nodes[upper.node_id] = upper
-        for index, component in enumerate(self.components):
-            value = lower.values[index]
-            if value is not None:
-                upper.values[index], lower.values[index] = component.split(value, at_page)
-        parent.children[upper.child_key] = upper
-        lower.parent = upper
-        lower.edge = lower.edge[cut:]
-        lower.start_page = upper.end_page
-        lower.child_key = lower.edge[: self._page_bytes]
-        upper.children[lower.child_key] = lower
-        self._refresh(upper)
-        self._refresh(lower)
-        return upper
+    def _replay(self, walks: _Walks, node: Node) -> tuple[Node, int]:
+        """Tell walks about a path known to match; give the last place where all can go on."""
+        best_node = self._table.root
+        for step in [*up(node)][::-1]:
+            if _is_usable(walks, step, step.end_page - step.start_page):
+                best_node = step
+        return best_node, best_node.end_page
 
-    def _merge_into(
-        self, node: Node, values: Sequence[Int32Array | None], span: Span, freed: list[Action]
-    ) -> None:
+    def _common_pages(self, edge: bytes, tokens: bytes, offset: int) -> int:
+        """Count the pages of an edge that agree with ``tokens`` from ``offset`` on."""
+        following = tokens[offset : offset + len(edge)]
+        return common_pages(edge, following, page_size=self.page_size)
+
+    def _require_place(self, key: PageKey, values: Values, below: LockReceipt | None) -> Node:
+        """Find the node under which an insert starts, or raise."""
+        num_pages = len(key.tokens) // self._page_bytes
+        if values[0] is None or len(values[0]) != num_pages:
+            raise InvariantError([f"insert of {num_pages} pages with backbone value {values[0]!r}"])
+        node = self._table.root if below is None else self._locks.node_of(below)
+        if node.end_page != key.first_page:
+            raise InvariantError(
+                [f"insert of pages from {key.first_page} on at a place of {node.end_page} pages"]
+            )
+        return node
+
+    def _merge_into(self, node: Node, values: Values, span: Span, freed: _Freed) -> None:
         for index, component in enumerate(self.components):
             incoming = values[index]
             part = None if incoming is None else component.part(incoming, span)
@@ -290,109 +319,62 @@ class UnifiedTreeCore:
                 continue
             merged = component.merge(node.values[index], part)
             if merged.kept is not node.values[index]:
-                counts = self._num_locked if node.locks[index] else self._num_unlocked
-                self._count(index, node, counts, -1)
-                node.values[index] = merged.kept
-                self._count(index, node, counts, +1)
-                self._refresh(node)
-            freed.append(self._free(index, merged.freed))
+                self._table.put_value(node, index, merged.kept)
+            if len(merged.freed):
+                freed[index].append(merged.freed)
 
     def _add_leaf(
-        self, end: "_End", key: PageKey, values: Sequence[Int32Array | None], tick: Tick
+        self, parent: Node, key: PageKey, values: Values, span: Span, access: Access
     ) -> Node:
-        """Hang the rest of ``key`` under the node where its walk ended."""
-        edge = key.tokens[end.offset :]
-        start, total = end.node.end_page, key.num_pages(page_size=self.page_size)
-        span = Span(start=start, end=total, total=total)
-        leaf = Node(
-            node_id=NodeId(self._next_node),
-            parent=end.node,
-            edge=edge,
-            start_page=start,
-            end_page=total,
-            child_key=end.prefix + edge[: self._page_bytes],
-            values=[
-                None
-                if incoming is None or (part := component.part(incoming, span)) is None
-                # A copy: the caller's array may be a view of something that goes on changing.
-                else part.copy()
-                for component, incoming in zip(self.components, values, strict=True)
-            ],
-            locks=[0] * len(self.components),
-            last_access=tick,
-        )
-        self._next_node += 1
-        self._nodes[leaf.node_id] = leaf
-        end.node.children[leaf.child_key] = leaf
-        for index in range(len(self.components)):
-            self._count(index, leaf, self._num_unlocked, +1)
-        self._refresh(leaf)
-        self._refresh(end.node)
-        return leaf
+        """Hang the pages of ``span`` under the node where they follow."""
+        edge = key.tokens[span.start * self._page_bytes : span.end * self._page_bytes]
+        prefix = key.namespace if parent.parent is None else b""
+        parts = [
+            None
+            if incoming is None or (part := component.part(incoming, span)) is None
+            # A copy: the caller's array may be a view of something that goes on changing.
+            else part.copy()
+            for component, incoming in zip(self.components, values, strict=True)
+        ]
+        child_key = prefix + edge[: self._page_bytes]
+        return self._table.add_leaf(parent, edge, parts, child_key=child_key, access=access)
 
-    def _remove_leaf(self, leaf: Node) -> None:
-        parent = leaf.parent
-        if parent is None or leaf.children:
-            raise InvariantError([f"removal of node {leaf.node_id}, which is no leaf"])
-        del parent.children[leaf.child_key]
-        del self._nodes[leaf.node_id]
-        self._refresh(parent)
-
-    def _lock_path(self, index: int, node: Node) -> int:
-        """Lock what one component needs from ``node`` up; return the first page covered."""
-        walk = self.components[index].start_lock()
-        top = node.end_page
-        for step in _up(node):
-            if not walk.covers(step.end_page - step.start_page):
-                break
-            top = step.start_page
-            step.locks[index] += 1
-            if step.locks[index] == 1:
-                self._count(index, step, self._num_unlocked, -1)
-                self._count(index, step, self._num_locked, +1)
-                self._refresh(step)
-        return top
-
-    def _refresh(self, node: Node) -> None:
-        """Make a node a candidate, or not, by the definition."""
-        if node.parent is None:
-            return
-        for index, order in enumerate(self._orders):
-            if index == 0:
-                is_candidate = not node.children and not any(node.locks)
-            else:
-                is_candidate = node.values[index] is not None and not node.locks[index]
-            if is_candidate:
-                order.add(node)
-            else:
-                order.discard(node.node_id)
-
-    @staticmethod
-    def _touch(node: Node, tick: Tick) -> None:
-        node.last_access = max(node.last_access, tick)
-
-    @staticmethod
-    def _count(index: int, node: Node, counts: list[int], sign: int) -> None:
+    def _take_value(self, node: Node, index: int, freed: _Freed) -> int:
         value = node.values[index]
-        if value is not None:
-            counts[index] += sign * len(value)
+        if value is None:
+            return 0
+        freed[index].append(value)
+        self._table.put_value(node, index, None)
+        return len(value)
 
-    def _free(self, index: int, value: Int32Array | None) -> Free:
-        units = np.empty(0, dtype=np.int32) if value is None else value
-        return Free(component=self.components[index].name, units=units)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    """Where the walk of an insert ended: the node, the byte offset, what precedes a child's key."""
-
-    node: Node
-    offset: int
-    prefix: bytes
+    def _free(self, freed: _Freed) -> tuple[Action, ...]:
+        """Make one action per component that has something to free."""
+        return tuple(
+            Free(component=component.name, units=np.concatenate(units))
+            for component, units in zip(self.components, freed, strict=True)
+            if units
+        )
 
 
-def _up(node: Node) -> Iterator[Node]:
-    """Walk from a node to the root, without the root."""
-    while node.parent is not None:
-        yield node
-        node = node.parent
+def _ends(start_page: int, end_page: int, boundary: int) -> tuple[int, ...]:
+    """Say where the new nodes of [start_page, end_page) end."""
+    if start_page == end_page:
+        return ()
+    if start_page < boundary < end_page:
+        return (boundary, end_page)
+    return (end_page,)
+
+
+def _is_usable(walks: _Walks, node: Node, num_matched: int) -> bool:
+    """Tell every walk about an edge; a prefix may end there where all agree."""
+    num_pages = node.end_page - node.start_page
+    is_usable = True
+    for index, walk in walks:
+        is_usable &= walk.usable(node.values[index], num_pages, num_matched)
+    return is_usable
+
+
+def _join(node: Node, first_page: int) -> Int32Array:
+    """Join the backbone's units from ``first_page``, where an edge starts, to a node's end."""
+    parts = [value for step in up(node, first_page) if (value := step.values[0]) is not None]
+    return np.concatenate(parts[::-1]) if parts else np.empty(0, dtype=np.int32)

@@ -161,9 +161,11 @@ class Req:
         """Read the newest token."""
         return TokenId(int(self._tokens[self.num_tokens - 1]))
 
-    def key(self, num_tokens: int, *, page_size: int) -> PageKey:
-        """Name the whole pages in the first ``num_tokens`` tokens."""
-        return page_key(self.namespace, self._tokens[:num_tokens], page_size=page_size)
+    def key(self, num_tokens: int, *, page_size: int, first_page: int = 0) -> PageKey:
+        """Name the whole pages in the first ``num_tokens`` tokens, from ``first_page`` on."""
+        return page_key(
+            self.namespace, self._tokens[:num_tokens], page_size=page_size, first_page=first_page
+        )
 
     def common_tokens(self, other: "Req", *, end: int) -> int:
         """Count the leading tokens, at most ``end``, whose KV two requests could share."""

@@ -6,6 +6,8 @@ far as ``num_synced`` says.
 """
 
 from mizzen_worker.cache.controller import UnifiedRadixCache
+from mizzen_worker.cache.lease import KvLease
+from mizzen_worker.cache.page_key import PageKey
 from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.batch import PageWrite
 from mizzen_worker.memory.request_table import RequestTable
@@ -28,7 +30,7 @@ class Residency:
         """WAITING to PREFILLING: take a slot and lease the cached prefix."""
         req.move(ReqState.PREFILLING)
         req.slot = self.table.take()
-        req.lease = self.cache.open(match)
+        req.lease = self.cache.open(match, num_prompt_tokens=req.num_prompt)
         req.num_kv = match.num_pages * self._page_size
         if req.num_cached is None:
             req.num_cached = min(req.num_kv, req.num_prompt)
@@ -48,7 +50,7 @@ class Residency:
         """Cache what a running request has computed so far."""
         _, lease = req.held()
         if req.num_kv // self._page_size > lease.num_tree:
-            self.cache.checkpoint(lease, req.key(req.num_kv, page_size=self._page_size))
+            self.cache.checkpoint(lease, self._key_of_new(req, lease))
 
     def sync(self, req: Req) -> PageWrite | None:
         """Tell the runner what of a request's row is new or changed."""
@@ -62,8 +64,12 @@ class Residency:
     def _leave(self, req: Req, state: ReqState, *, is_cached: bool) -> None:
         slot, lease = req.held()
         req.move(state)
-        key = req.key(req.num_kv, page_size=self._page_size) if is_cached else None
+        key = self._key_of_new(req, lease) if is_cached else None
         self.cache.close(lease, key)
         self.table.give_back(slot)
         req.slot = req.lease = None
         req.num_kv = 0
+
+    def _key_of_new(self, req: Req, lease: KvLease) -> PageKey:
+        """Name the pages that are computed and not the tree's yet."""
+        return req.key(req.num_kv, page_size=self._page_size, first_page=lease.num_tree)

@@ -2,8 +2,8 @@
 
 A component is policy: what a value is, where a prefix is usable, which nodes a lock covers, what
 becomes of values when edges split or meet. Values are opaque int32 arrays of *units* (pages, state
-slots). Component 0 of a tree is its backbone: one unit per page, a value on every node, and its
-eviction removes the node. All hooks are pure.
+slots). Component 0 of a tree is its backbone: one unit per page, a value on every node, usable up
+to any page, locked up to the root; its eviction removes pages from the tree. All hooks are pure.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from mizzen_worker.contracts.batch import Int32Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Part of an insert: pages [start, end) of a key of ``total`` pages."""
+    """Part of an insert: pages [start, end) of the ``total`` that an incoming value covers."""
 
     start: int
     end: int
@@ -53,12 +53,12 @@ class Component(Protocol):
         """Identify the component in actions; unique in its tree."""
         ...
 
-    def start_match(self) -> MatchWalk:
-        """Begin a lookup."""
+    def start_match(self) -> MatchWalk | None:
+        """Begin a lookup; None where every place will do, so that nobody asks."""
         ...
 
-    def start_lock(self) -> LockWalk:
-        """Begin a lock."""
+    def start_lock(self) -> LockWalk | None:
+        """Begin a lock; None where it covers the whole path to the root."""
         ...
 
     def split(self, value: Int32Array, at_page: int) -> tuple[Int32Array | None, Int32Array | None]:

@@ -15,31 +15,16 @@ _NONE.setflags(write=False)
 FULL = "full"
 
 
-class _AnyPage:
-    """Both walks: every page with a value is usable, every edge up to the root is covered."""
-
-    def usable(self, value: Int32Array | None, num_pages: int, num_matched: int) -> bool:  # noqa: ARG002 - a protocol's hook
-        return value is not None
-
-    def covers(self, num_pages: int) -> bool:  # noqa: ARG002 - a protocol's hook
-        return True
-
-
 class FullComponent:
     """Full attention's answers to the hooks."""
 
     name = FULL
 
-    def __init__(self) -> None:
-        self._walk = _AnyPage()
+    def start_match(self) -> None:
+        """Ask nothing: every page of the path is usable."""
 
-    def start_match(self) -> _AnyPage:
-        """Begin a lookup; the walk is stateless and shared."""
-        return self._walk
-
-    def start_lock(self) -> _AnyPage:
-        """Begin a lock; the walk is stateless and shared."""
-        return self._walk
+    def start_lock(self) -> None:
+        """Ask nothing: the whole path is needed."""
 
     def split(self, value: Int32Array, at_page: int) -> tuple[Int32Array, Int32Array]:
         """Cut the page array; both halves own their memory."""
