@@ -4,6 +4,7 @@ Whole steps of a small random model run through each implementation over the sam
 so that rotary embedding, KV store and attention are compared together.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,15 @@ from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.forward import EagerForward, Forward
-from mizzen_worker.models.llama import Llama
+from mizzen_worker.models.architecture import Architecture, Bias
+from mizzen_worker.models.dense_decoder import DenseDecoder
+from mizzen_worker.models.llama import LLAMA
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.models.qwen3 import QWEN3
 
 CONTEXT = 1024
+WINDOWED = dataclasses.replace(QWEN3, mlp_bias=Bias.ALWAYS)
+"""Everything that a block can have: biases, head norms, and windows through the facts below."""
 NUM_POSITIONS = 4096
 EPS = 1e-5
 CPU = torch.device("cpu")
@@ -65,9 +71,12 @@ class RandomSource:
         return torch.Generator().manual_seed(sum(name.encode()))
 
 
-def facts_of(heads: Heads) -> ModelFacts:
+def facts_of(heads: Heads, architecture: Architecture) -> ModelFacts:
     return ModelFacts(
-        architecture="LlamaForCausalLM",
+        architecture=architecture.name,
+        has_attention_bias=architecture is WINDOWED,
+        has_mlp_bias=False,
+        windows=(29, 70) if architecture is WINDOWED else (None, None),
         shape=ModelShape(
             num_layers=2,
             hidden_size=48,
@@ -134,17 +143,26 @@ def batch_of(heads: Heads, rows: list[tuple[int, int]]) -> ForwardBatch:
     )
 
 
-def eager(heads: Heads, pool: DevicePool, *, is_reference: bool) -> Forward:
-    facts = facts_of(heads)
-    model = Llama(facts, RandomSource(), TorchWeightPreparer(torch.float32, CPU))
+def eager(
+    heads: Heads,
+    pool: DevicePool,
+    *,
+    is_reference: bool = False,
+    architecture: Architecture = LLAMA,
+) -> Forward:
+    facts = facts_of(heads, architecture)
+    prepare = TorchWeightPreparer(torch.float32, CPU)
+    model = DenseDecoder(architecture, facts, RandomSource(), prepare)
     attention = TorchReferenceAttention(pool) if is_reference else TorchNativeAttention(pool)
     return EagerForward(model, pool, attention, rotary_table(facts.rotary, CONTEXT), EPS)
 
 
-def native(heads: Heads, pool: DevicePool, instruction_set: str) -> Forward:
-    facts = facts_of(heads)
+def native(
+    heads: Heads, pool: DevicePool, instruction_set: str, architecture: Architecture = LLAMA
+) -> Forward:
+    facts = facts_of(heads, architecture)
     recorder = NativeRecorder(pool, heads.num_heads)
-    Llama(facts, RandomSource(), NativeWeightPreparer()).forward(recorder)
+    DenseDecoder(architecture, facts, RandomSource(), NativeWeightPreparer()).forward(recorder)
     settings = NativeSettings(
         instruction_set=instruction_set,
         num_threads=2,
@@ -165,23 +183,33 @@ BATCHES = {
 }
 
 
+EVERY_ARCHITECTURE = pytest.mark.parametrize(
+    "architecture", [LLAMA, WINDOWED], ids=["plain", "windowed"]
+)
+
+
+@EVERY_ARCHITECTURE
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
 @pytest.mark.parametrize("name", sorted(BATCHES))
-def test_torch_native_equals_reference(heads: Heads, name: str) -> None:
+def test_torch_native_equals_reference(heads: Heads, name: str, architecture: Architecture) -> None:
     batch = batch_of(heads, BATCHES[name])
-    expected = eager(heads, pool_of(heads, torch.float32), is_reference=True).run(batch)
-    found = eager(heads, pool_of(heads, torch.float32), is_reference=False).run(batch)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    pools = [pool_of(heads, torch.float32) for _ in range(2)]
+    reference = eager(heads, pools[0], is_reference=True, architecture=architecture)
+    found = eager(heads, pools[1], architecture=architecture).run(batch)
+    torch.testing.assert_close(found, reference.run(batch), rtol=1e-4, atol=1e-4)
 
 
+@EVERY_ARCHITECTURE
 @EVERY_INSTRUCTION_SET
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
-def test_native_equals_torch_native(heads: Heads, instruction_set: str) -> None:
+def test_native_equals_torch_native(
+    heads: Heads, instruction_set: str, architecture: Architecture
+) -> None:
     for name, rows in BATCHES.items():
         batch = batch_of(heads, rows)
         torch_pool, native_pool = pool_of(heads, torch.float32), pool_of(heads, torch.float32)
-        expected = eager(heads, torch_pool, is_reference=False).run(batch)
-        found = native(heads, native_pool, instruction_set).run(batch)
+        expected = eager(heads, torch_pool, architecture=architecture).run(batch)
+        found = native(heads, native_pool, instruction_set, architecture).run(batch)
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4), name
         for layer in range(2):
             torch.testing.assert_close(

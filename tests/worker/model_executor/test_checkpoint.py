@@ -3,24 +3,23 @@
 import json
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
+from tests.worker.model_executor.tiny_gguf import write_gguf
 from tests.worker.model_executor.tiny_llama import (
     random_prompt,
     reference_greedy,
     save_tiny_llama,
 )
+from tests.worker.model_executor.tiny_models import VARIANTS, save_tiny
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.model_executor.factory import RunnerOptions, load_runner
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
-from mizzen_worker.model_executor.weights.gguf_source import gguf_name, rotary_row_order
-from mizzen_worker.models.registry import require_known
+from mizzen_worker.models.registry import architecture_of
 
 
 def change_config(folder: Path, **changes: object) -> None:
@@ -29,45 +28,9 @@ def change_config(folder: Path, **changes: object) -> None:
 
 
 def generate(model: Path, prompt: list[int]) -> list[int]:
-    options = RunnerOptions(model=model, kv_tokens=256, page_size=8, max_slots=2, num_threads=2)
+    options = RunnerOptions(model=model, kv_tokens=256, page_size=8, max_slots=2, num_threads=1)
     runner = load_runner(options, lambda done, total: None).runner
     return RunnerDriver(runner).generate(Driven(slot=1, prompt=prompt, sampling=greedy(6)))
-
-
-def write_gguf(folder: Path, target: Path, **changes: object) -> None:
-    """The tiny model of a folder as a GGUF: matrices in float16, query and key rows interleaved."""
-    config = json.loads((folder / "config.json").read_text())
-    weights = load_file(folder / "model.safetensors")
-    writer = gguf.GGUFWriter(target, str(changes.get("architecture", "llama")))
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(10000.0)
-    writer.add_eos_token_id(2)
-    writer.add_bos_token_id(1)
-    head_dim = config["hidden_size"] // config["num_attention_heads"]
-    for name, tensor in weights.items():
-        if name == changes.get("without"):
-            continue
-        values = tensor.numpy()
-        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-        for part, key in heads.items():
-            if part in name:
-                order = rotary_row_order(config[key], head_dim)
-                interleaved = np.empty_like(values)
-                interleaved[order] = values
-                values = interleaved
-        writer.add_tensor(
-            gguf_name(name), values.astype(np.float16 if values.ndim == 2 else np.float32)
-        )
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def test_gguf_gives_the_tokens_of_the_same_safetensors_weights(tmp_path: Path) -> None:
@@ -87,6 +50,51 @@ def test_gguf_gives_the_tokens_of_the_same_safetensors_weights(tmp_path: Path) -
     assert facts.weight_format == "gguf"
     assert not facts.tie_embeddings
     assert facts.fingerprint == content_fingerprint([target])
+
+
+@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - {"llama3-biases", "qwen2-window"}))
+def test_gguf_of_every_architecture(tmp_path: Path, variant: str) -> None:
+    model = save_tiny(tmp_path, variant)
+    rounded = {name: w.half().float() for name, w in model.state_dict().items() if w.ndim == 2}
+    model.load_state_dict(rounded, strict=False)
+    target = tmp_path / "tiny.gguf"
+    write_gguf(tmp_path, target)
+    prompt = random_prompt(4, 19)
+    assert generate(target, prompt) == reference_greedy(model, prompt, 6)
+
+
+def test_gguf_with_biases_everywhere(tmp_path: Path) -> None:
+    model = save_tiny(tmp_path, "llama", attention_bias=True, mlp_bias=True)
+    rounded = {name: w.half().float() for name, w in model.state_dict().items() if w.ndim == 2}
+    model.load_state_dict(rounded, strict=False)
+    target = tmp_path / "tiny.gguf"
+    write_gguf(tmp_path, target)
+    prompt = random_prompt(4, 19)
+    assert generate(target, prompt) == reference_greedy(model, prompt, 6)
+
+
+def test_float16_weights_are_read_without_rounding(tmp_path: Path) -> None:
+    model = save_tiny(tmp_path, "qwen2").half()
+    model.save_pretrained(tmp_path)
+    prompt = random_prompt(6, 11)
+    assert generate(tmp_path, prompt) == reference_greedy(model.float(), prompt, 6)
+
+
+def test_windows_hold_for_the_layers_that_the_config_means(tmp_path: Path) -> None:
+    def windows() -> tuple[int | None, ...]:
+        return open_checkpoint(tmp_path).facts.windows
+
+    save_tiny_llama(tmp_path)
+    change_config(tmp_path, sliding_window=8)
+    assert windows() == (None, None, None)
+    change_config(tmp_path, architectures=["MistralForCausalLM"])
+    assert windows() == (8, 8, 8)
+    change_config(tmp_path, architectures=["Qwen2ForCausalLM"], max_window_layers=2)
+    assert windows() == (None, None, None)
+    change_config(tmp_path, use_sliding_window=True)
+    assert windows() == (None, None, 8)
+    change_config(tmp_path, layer_types=["sliding_attention", "full_attention", "full_attention"])
+    assert windows() == (8, None, None)
 
 
 def test_sharded_weights_are_as_good_as_one_file(tmp_path: Path) -> None:
@@ -177,11 +185,16 @@ def test_unknown_architectures_list_the_known_ones(tmp_path: Path) -> None:
     save_tiny_llama(tmp_path)
     target = tmp_path / "other.gguf"
     write_gguf(tmp_path, target, architecture="mamba")
-    assert "GGUF architecture 'mamba' is not supported; known are: llama" in fail(target)
+    known = "known are: llama, qwen2, qwen3"
+    assert fail(target) == f"{target}: GGUF architecture 'mamba' is not supported; {known}"
     change_config(tmp_path, architectures=["T5Model"])
-    assert "'T5Model' is not supported; known are: LlamaForCausalLM" in fail(tmp_path)
+    known = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+    place = f"{tmp_path / 'config.json'}: architecture"
+    assert fail(tmp_path) == f"{place} 'T5Model' is not supported; known are: {known}"
+    change_config(tmp_path, architectures=[])
+    assert f"{place} 'unknown' is not supported" in fail(tmp_path)
     with pytest.raises(ModelLoadError, match="known are"):
-        require_known("")
+        architecture_of("", tmp_path)
 
 
 def test_missing_tensor_is_named(tmp_path: Path) -> None:
@@ -195,18 +208,71 @@ def test_missing_tensor_is_named(tmp_path: Path) -> None:
     assert "tensor model.norm.weight is in none of its safetensors files" in fail(tmp_path)
 
 
+def test_a_tensor_that_the_architecture_lacks_is_named(tmp_path: Path) -> None:
+    save_tiny_llama(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    stray = "model.layers.2.self_attn.q_proj.bias"
+    weights[stray] = torch.zeros(64)
+    save_file(weights, tmp_path / "model.safetensors")
+    named = f"{tmp_path / 'model.safetensors'}: tensor {stray} has no place in the architecture"
+    assert named in fail(tmp_path)
+    target = tmp_path / "stray.gguf"
+    write_gguf(tmp_path, target)
+    assert f"{target}: tensor blk.2.attn_q.bias has no place in the architecture" in fail(target)
+
+
+def test_tensors_that_nobody_needs_are_let_lie(tmp_path: Path) -> None:
+    model = save_tiny_llama(tmp_path, tie_word_embeddings=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["lm_head.weight"] = torch.zeros(199, 64)
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+    save_file(weights, tmp_path / "model.safetensors")
+    prompt = random_prompt(5, 11)
+    assert generate(tmp_path, prompt) == reference_greedy(model, prompt, 6)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"intermediate_size": 97}, "has shape (96, 64), config.json asks for (97, 64)"),
-        ({"attention_bias": True}, "attention_bias True is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"attention_bias": True}, "tensor model.layers.0.self_attn.q_proj.bias is in none"),
+        ({"attention_bias": "yes"}, "attention_bias is 'yes', true or false is needed"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; use a model with silu"),
+        ({"num_key_value_heads": 3}, "4 query heads cannot share 3 key heads evenly"),
+        ({"head_dim": 15}, "head size 15 is odd"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps is -1, a number above 0 is needed"),
         ({"num_hidden_layers": "three"}, "num_hidden_layers is 'three', an integer from 1"),
         (
             {"rope_parameters": {"rope_type": "yarn"}, "rope_scaling": None},
-            "rope type 'yarn' is not supported; known: default, linear, llama3",
+            "rope type 'yarn' is not supported; known: default, linear, llama3; use a model with",
         ),
-        ({"quantization_config": {"bits": 4}}, "quantization_config {'bits': 4} is not supported"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope type 'dynamic' is not supported",
+        ),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rotary factor is None, a number above 0"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": "x"}}, "rope_theta is 'x'"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "rope_parameters 'full_attention' holds settings of one kind of layer",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported; use"),
+        (
+            {"quantization_config": {"bits": 4}},
+            "quantization_config {'bits': 4} is not supported; use the unquantised model",
+        ),
+        (
+            {"architectures": ["MistralForCausalLM"], "sliding_window": 0},
+            "sliding_window is 0, an integer from 1",
+        ),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"],
+                "use_sliding_window": True,
+                "layer_types": ["chunked_attention"] * 3,
+            },
+            "layer_types is ['chunked_attention', 'chunked_attention', 'chunked_attention'], 3",
+        ),
     ],
 )
 def test_what_the_config_asks_beyond_us_is_refused(

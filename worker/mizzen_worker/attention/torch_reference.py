@@ -13,7 +13,7 @@ class _ReferenceStep:
         self._pool = pool
         self._batch = batch
 
-    def attend(self, layer: int, queries: torch.Tensor) -> torch.Tensor:
+    def attend(self, layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
         """See ``StepAttention``."""
         batch = self._batch
         keys, values = self._pool.keys(layer), self._pool.values(layer)
@@ -21,7 +21,8 @@ class _ReferenceStep:
         for row in range(batch.num_rows):
             locations = batch.row_locations(row)
             for token in range(int(batch.row_starts[row]), int(batch.row_starts[row + 1])):
-                visible = locations[: int(batch.positions[token]) + 1]
+                after = int(batch.positions[token]) + 1
+                visible = locations[0 if window is None else max(0, after - window) : after]
                 output[token] = attend_one(queries[token], keys[visible], values[visible])
         return output.flatten(1)
 

@@ -15,7 +15,7 @@ import torch
 from mizzen_worker.kernels.native_library import NativeProgram, Words
 from mizzen_worker.kernels.packing import LANES, Bytes, pack_dense, pack_quantised
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
-from mizzen_worker.layers.operations import StoredMatrix
+from mizzen_worker.layers.operations import HeadNorms, StoredMatrix
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 
@@ -45,12 +45,14 @@ class Prologue(IntEnum):
 class NativeWeight:
     """A packed matrix, or the float32 vector of a norm (then without ``words``).
 
-    ``words`` are the fields of ``Weight`` in kernels.h after its pointer.
+    ``words`` are the fields of ``Weight`` in kernels.h between its pointers. ``bias`` float32 is
+    padded to whole tiles of outputs.
     """
 
     data: Bytes
     words: tuple[int, ...]
     num_outputs: int
+    bias: Bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +64,20 @@ class NativeValue:
     is_sampled: bool
 
 
+def _packed_bias(bias: torch.Tensor) -> Bytes:
+    padded = np.zeros(-(-len(bias) // LANES) * LANES, dtype=np.float32)
+    padded[: len(bias)] = bias.float().numpy()
+    return padded.view(np.uint8)
+
+
 class NativeWeightPreparer:
     """Packs weights: quantised ones as they are stored, dense ones in their own type."""
 
-    def linear(self, parts: Sequence[StoredMatrix]) -> NativeWeight:
+    def linear(
+        self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None
+    ) -> NativeWeight:
         """See ``WeightPreparer``."""
+        packed_bias = None if bias is None else _packed_bias(bias)
         quantised = [part for part in parts if isinstance(part, QuantisedMatrix)]
         num_outputs = sum(int(part.shape[0]) for part in parts)
         num_columns = int(parts[0].shape[1])
@@ -76,7 +87,7 @@ class NativeWeightPreparer:
                 *(0, num_outputs, num_columns, chosen.bits, chosen.block),
                 *(int(chosen.has_half_scales), int(chosen.has_minimums), offset),
             )
-            return NativeWeight(data=data, words=words, num_outputs=num_outputs)
+            return NativeWeight(data=data, words=words, num_outputs=num_outputs, bias=packed_bias)
         tensors = [
             torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
             for part in parts
@@ -86,7 +97,8 @@ class NativeWeightPreparer:
             dense = dense.float()
         raw = dense.view(torch.int16) if dense.element_size() == 2 else dense
         words = (_STORAGE_BY_DTYPE[dense.dtype], num_outputs, num_columns, 0, 1, 0, 0, 0)
-        return NativeWeight(data=pack_dense(raw.numpy()), words=words, num_outputs=num_outputs)
+        data = pack_dense(raw.numpy())
+        return NativeWeight(data=data, words=words, num_outputs=num_outputs, bias=packed_bias)
 
     def norm(self, weight: torch.Tensor) -> NativeWeight:
         """See ``WeightPreparer``."""
@@ -126,15 +138,28 @@ class NativeRecorder:
         self, hidden: NativeValue, norm: NativeWeight, qkv: NativeWeight, layer: int
     ) -> NativeValue:
         """See ``Operations``."""
-        output = self._buffer("qkv", qkv.num_outputs)
-        self._linear(hidden, qkv, output, norm=norm)
-        self._record(_Opcode.ROTARY_STORE, output, layer)
+        output = self._qkv(hidden, norm, qkv)
+        self._record(_Opcode.ROTARY_STORE, output, layer, 0, 0)
         return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
 
-    def attend(self, queries: NativeValue, layer: int) -> NativeValue:
+    def norm_qkv_head_norm_rotary_store(
+        self,
+        hidden: NativeValue,
+        norm: NativeWeight,
+        qkv: NativeWeight,
+        heads: HeadNorms[NativeWeight],
+        layer: int,
+    ) -> NativeValue:
+        """See ``Operations``."""
+        output = self._qkv(hidden, norm, qkv)
+        pointers = (self._pointer(heads.query), self._pointer(heads.key))
+        self._record(_Opcode.ROTARY_STORE, output, layer, *pointers)
+        return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
+
+    def attend(self, queries: NativeValue, layer: int, window: int | None) -> NativeValue:
         """See ``Operations``."""
         output = self._buffer("attended", self._num_heads * self._pool.shape.head_dim)
-        self._record(_Opcode.ATTEND, queries.buffer, output, layer)
+        self._record(_Opcode.ATTEND, queries.buffer, output, layer, window or 0)
         return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
 
     def linear_add(
@@ -176,10 +201,7 @@ class NativeRecorder:
         is_added: bool = False,
     ) -> None:
         prologue = value.prologue if norm is None else Prologue.NORM
-        norm_pointer = 0
-        if norm is not None:
-            self._weight(norm)
-            norm_pointer = int(norm.data.ctypes.data)
+        norm_pointer = 0 if norm is None else self._pointer(norm)
         index = self._weight(weight)
         flags = (int(is_added), int(value.is_sampled))
         self._record(_Opcode.LINEAR, prologue, value.buffer, norm_pointer, index, output, *flags)
@@ -193,6 +215,16 @@ class NativeRecorder:
             self._buffer_by_role[role] = len(self.widths)
             self.widths.append(width)
         return self._buffer_by_role[role]
+
+    def _qkv(self, hidden: NativeValue, norm: NativeWeight, qkv: NativeWeight) -> int:
+        output = self._buffer("qkv", qkv.num_outputs)
+        self._linear(hidden, qkv, output, norm=norm)
+        return output
+
+    def _pointer(self, norm: NativeWeight) -> int:
+        """Address of a norm's weight, which is kept alive."""
+        self._weight(norm)
+        return int(norm.data.ctypes.data)
 
     def _weight(self, weight: NativeWeight) -> int:
         for index, known in enumerate(self.weights):
@@ -228,7 +260,11 @@ class NativeStepProgram:
             ),
             _words(
                 [
-                    (int(weight.data.ctypes.data), *(weight.words or (1, 0, 0, 0, 1, 0, 0, 0)))
+                    (
+                        int(weight.data.ctypes.data),
+                        *(weight.words or (1, 0, 0, 0, 1, 0, 0, 0)),
+                        0 if weight.bias is None else int(weight.bias.ctypes.data),
+                    )
                     for weight in recorder.weights
                 ]
             ),

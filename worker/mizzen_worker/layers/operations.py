@@ -6,7 +6,8 @@ operation returns may share memory with its arguments: use the returned value on
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -20,15 +21,26 @@ W_co = TypeVar("W_co", covariant=True)
 StoredMatrix = torch.Tensor | QuantisedMatrix
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadNorms(Generic[W_co]):
+    """RMS norms of every query and of every key head, each [head_dim]."""
+
+    query: W_co
+    key: W_co
+
+
 class WeightPreparer(Protocol[W_co]):
     """Turns stored weights into the form that an implementation computes with."""
 
-    def linear(self, parts: Sequence[StoredMatrix]) -> W_co:
-        """One matrix whose outputs are those of the parts, one after the other."""
+    def linear(self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None) -> W_co:
+        """One matrix whose outputs are those of the parts, one after the other.
+
+        ``bias`` [outputs] float32 is added by every operation that projects with the weight.
+        """
         ...
 
     def norm(self, weight: torch.Tensor) -> W_co:
-        """Weight of an RMS norm, [hidden] float32."""
+        """Weight of an RMS norm, [size] float32."""
         ...
 
 
@@ -46,12 +58,21 @@ class Operations(Protocol[V, W_contra]):
         """
         ...
 
-    def attend(self, queries: V, layer: int) -> V:
-        """Causal attention over the pool: [num_tokens, num_heads * head_dim]."""
+    def norm_qkv_head_norm_rotary_store(
+        self, hidden: V, norm: W_contra, qkv: W_contra, heads: HeadNorms[W_contra], layer: int
+    ) -> V:
+        """Like ``norm_qkv_rotary_store``, with each query and key head normed before rotation."""
+        ...
+
+    def attend(self, queries: V, layer: int, window: int | None) -> V:
+        """Causal attention over the pool: [num_tokens, num_heads * head_dim].
+
+        With a ``window`` a token sees itself and the ``window - 1`` positions before it.
+        """
         ...
 
     def linear_add(self, value: V, weight: W_contra, residual: V) -> V:
-        """``residual + weight @ value``."""
+        """``residual + weight @ value``, with the weight's bias."""
         ...
 
     def norm_gate_up_silu(self, hidden: V, norm: W_contra, gate_up: W_contra) -> V:

@@ -1,6 +1,7 @@
 """Owns building a runner from options: weights, pool, attention, forward; runs no step."""
 
 import enum
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,10 +22,13 @@ from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.forward import EagerForward, Forward
 from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.one_token_forward import OneTokenForward
 from mizzen_worker.model_executor.weights.checkpoint import Checkpoint, open_checkpoint
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
-from mizzen_worker.models.registry import build_model, require_known
+from mizzen_worker.models.registry import build_model
+
+logger = logging.getLogger(__name__)
 
 
 class ComputeType(enum.Enum):
@@ -55,6 +59,8 @@ class RunnerOptions:
     ``kv_tokens`` is rounded down to whole pages; ``context_length`` None means the model's;
     ``num_threads`` 0 leaves torch's own choice; ``device`` is ``cpu`` or ``cuda[:index]``.
     ``instruction_set`` names one of the native library's, None the best that there is.
+    ``is_deterministic``: logits depend on a request's own tokens only, to the last bit. The native
+    kernels always hold to that; plain torch then computes one token at a time.
     """
 
     model: Path
@@ -67,6 +73,7 @@ class RunnerOptions:
     num_threads: int = 0
     device: str = "cpu"
     instruction_set: str | None = None
+    is_deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,19 +133,34 @@ def _instruction_set(options: RunnerOptions, facts: ModelFacts, device: torch.de
         known = ", ".join(INSTRUCTION_SETS) or "none (the extension is not installed)"
         message = f"instruction set {options.instruction_set!r} is not available; here are: {known}"
         raise ConfigError(message)
-    is_fitting = device.type == "cpu" and facts.shape.head_dim % 16 == 0
-    if options.weight_format is WeightFormat.DENSE or not is_fitting or not INSTRUCTION_SETS:
+    reason = _reason_for_torch(options, facts, device)
+    if reason is not None:
+        logger.info("plain torch computes this model", extra={"reason": reason})
         return None
     return options.instruction_set or INSTRUCTION_SETS[0]
+
+
+def _reason_for_torch(
+    options: RunnerOptions, facts: ModelFacts, device: torch.device
+) -> str | None:
+    """Why the native kernels are left alone, None when they are not."""
+    if device.type != "cpu":
+        return f"the device is {device.type}"
+    if options.weight_format is WeightFormat.DENSE:
+        return "dense weights were asked for"
+    if not INSTRUCTION_SETS:
+        return "the native extension is not installed"
+    head_dim = facts.shape.head_dim
+    return f"head size {head_dim} is not a multiple of 16" if head_dim % 16 else None
 
 
 def _build_native(
     checkpoint: Checkpoint, pool: DevicePool, settings: NativeSettings, progress: ProgressCallback
 ) -> Forward:
     """Packed weights and one native call per step."""
-    source, counter = checkpoint.open_source(progress)
-    model = build_model(checkpoint.facts, source, NativeWeightPreparer())
-    counter.finish()
+    weights = checkpoint.open_weights(progress)
+    model = build_model(checkpoint.facts, weights.source, NativeWeightPreparer())
+    weights.finish()
     recorder = NativeRecorder(pool, settings.num_heads)
     model.forward(recorder)
     return NativeStepProgram(recorder, pool, settings)
@@ -166,13 +188,15 @@ def _build_forward(
             eps=checkpoint.facts.rms_norm_eps,
         )
         return _build_native(checkpoint, pool, settings, progress)
-    source, counter = checkpoint.open_source(progress)
-    model = build_model(checkpoint.facts, source, TorchWeightPreparer(keys.dtype, keys.device))
-    counter.finish()
+    weights = checkpoint.open_weights(progress)
+    prepare = TorchWeightPreparer(keys.dtype, keys.device)
+    model = build_model(checkpoint.facts, weights.source, prepare)
+    weights.finish()
     table = rotary_table(checkpoint.facts.rotary, context_length).to(keys.device)
-    return EagerForward(
+    eager = EagerForward(
         model, pool, TorchNativeAttention(pool), table, checkpoint.facts.rms_norm_eps
     )
+    return OneTokenForward(eager) if options.is_deterministic else eager
 
 
 def _build_pool(
@@ -206,7 +230,6 @@ def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedMod
     checkpoint = open_checkpoint(
         options.model, is_dummy=options.weight_format is WeightFormat.DUMMY
     )
-    require_known(checkpoint.facts.architecture)
     limits = _limits(options, checkpoint.facts)
     pool = _build_pool(checkpoint.facts, limits, _dtype(options, device), device)
     forward = _build_forward(options, checkpoint, pool, limits.context_length, progress)

@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 
 from mizzen_worker.attention.base import AttentionBackend
-from mizzen_worker.layers.torch_operations import TorchOperations
+from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeight
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.models.registry import Model
@@ -27,7 +27,7 @@ class EagerForward:
 
     def __init__(
         self,
-        model: Model[torch.Tensor],
+        model: Model[TorchWeight],
         pool: DevicePool,
         attention: AttentionBackend,
         table: torch.Tensor,

@@ -32,7 +32,8 @@ class ModelFacts:
 
     ``fingerprint`` names its scheme: ``sha256:...`` covers every byte of the weight files,
     ``sampled-sha256:...`` (files above 1 GiB) their headers, sizes and evenly spaced windows.
-    The tokenizer is not the model's matter: ``vocabulary`` fingerprints it.
+    The tokenizer is not the model's matter: ``vocabulary`` fingerprints it. ``windows`` has one
+    entry per layer: how many positions a token sees, itself included; None means all.
     """
 
     architecture: str
@@ -41,6 +42,9 @@ class ModelFacts:
     rms_norm_eps: float
     context_length: int
     tie_embeddings: bool
+    has_attention_bias: bool
+    has_mlp_bias: bool
+    windows: tuple[int | None, ...]
     eos_token_ids: tuple[TokenId, ...]
     bos_token_id: TokenId | None
     weight_format: str

@@ -37,6 +37,7 @@ struct Weight {
   int64_t half_scales;
   int64_t has_minimums;
   int64_t offset;  // subtracted from every code (symmetric formats)
+  const float* bias;  // [tiles() * 16] added to the outputs, or nullptr
 
   int64_t tiles() const { return (outputs + kLanes - 1) / kLanes; }
   int64_t blocks() const { return columns / block; }
@@ -63,7 +64,8 @@ struct Activations {
   int64_t columns;
 };
 
-// One piece of attention: some neighbouring tokens of one row, one KV head, a range of keys.
+// One piece of attention: some neighbouring tokens of one row, one KV head, a range of keys. With
+// several splits there is one token, and the range lies inside one block of kKeyBlock keys.
 struct AttentionItem {
   int32_t row;
   int32_t first_token;
@@ -89,17 +91,19 @@ struct AttentionInput {
   int64_t kv_heads;
   int64_t head_dim;
   int64_t group;              // query heads per KV head
+  int64_t window;             // a token sees itself and the window - 1 keys before it
   float* partial;             // [group][head_dim + 2] of this split, when num_splits > 1
   float* scratch;             // of this thread, attention_scratch_floats() long
 };
 
 constexpr int64_t kKeyTile = 64;
+constexpr int64_t kKeyBlock = 256;
 
 inline int64_t tokens_per_item(int64_t group) { return group >= 16 ? 1 : 16 / group; }
 
 inline int64_t attention_scratch_floats(int64_t group, int64_t head_dim) {
   const int64_t queries = tokens_per_item(group) * group;
-  return kKeyTile * head_dim + queries * (kKeyTile + 2 * head_dim + 2) + 64;
+  return kKeyTile * head_dim + queries * (kKeyTile + 3 * head_dim + 4) + 64;
 }
 
 struct Kernels {
@@ -113,6 +117,9 @@ struct Kernels {
   void (*rotate)(float* head, const float* cosines, const float* sines, int64_t head_dim);
   void (*store_kv)(const float* source, void* target, bool is_bfloat16, int64_t size);
   void (*attend)(const AttentionItem& item, const AttentionInput& input);
+  // Merge one query's splits, `stride` floats apart, in their order; the first one is overwritten.
+  void (*merge_splits)(float* splits, int64_t stride, int64_t num_splits, int64_t head_dim,
+                       float* output);
   void (*embed_row)(const Weight& weight, int64_t row, float* output);
 };
 

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace mizzen {
 
 namespace {
-
-constexpr int64_t kKeysPerSplit = 256;
 
 // Call body(first, after) for ranges of [0, total) until the counter has passed the end.
 template <typename Body>
@@ -60,6 +59,9 @@ Program::Program(const Kernels* kernels, const Settings& settings, std::vector<L
     max_columns_ = std::max(max_columns_, weight.columns);
     has_dense_ = has_dense_ || weight.storage != Storage::kQuantised;
   }
+  for (const Operation& op : operations_) {
+    if (op.code == Opcode::kAttend) plan_of(op.fields[3]);
+  }
   const int64_t group = settings_.num_heads / settings_.num_kv_heads;
   for (Member& member : members_) {
     member.activations.reserve(kPrivateRows, max_columns_, has_dense_);
@@ -75,31 +77,45 @@ void Program::reserve_rows(int64_t num_tokens) {
   capacity_ = num_tokens;
 }
 
-// The split of a row depends on its own length only, never on the batch around it.
-void Program::plan_attention() {
-  items_.clear();
-  max_splits_ = 1;
-  const int64_t group = settings_.num_heads / settings_.num_kv_heads;
-  const int64_t tile = tokens_per_item(group);
-  for (int32_t row = 0; row < step_.num_rows; ++row) {
-    const int32_t first = step_.row_starts[row], after = step_.row_starts[row + 1];
-    const bool is_single = after - first == 1;
-    const int64_t length = step_.row_lengths[row];
-    const int32_t splits =
-        is_single ? static_cast<int32_t>((length + kKeysPerSplit - 1) / kKeysPerSplit) : 1;
-    max_splits_ = std::max<int64_t>(max_splits_, splits);
-    for (int32_t head = 0; head < settings_.num_kv_heads; ++head) {
-      for (int32_t token = first; token < after; token += tile) {
-        const int32_t count = std::min<int32_t>(tile, after - token);
-        const int32_t end = static_cast<int32_t>(step_.positions[token + count - 1] + 1);
-        for (int32_t split = 0; split < splits; ++split) {
-          const int32_t from = split * static_cast<int32_t>(kKeysPerSplit);
-          const int32_t to = splits == 1 ? end : std::min<int32_t>(from + kKeysPerSplit, end);
-          items_.push_back({row, token, count, head, from, to, split, splits});
-        }
+Program::AttentionPlan& Program::plan_of(int64_t window) {
+  const int64_t reach = window > 0 ? window : std::numeric_limits<int64_t>::max();
+  for (AttentionPlan& plan : plans_) {
+    if (plan.window == reach) return plan;
+  }
+  return plans_.emplace_back(AttentionPlan{reach, {}});
+}
+
+// Only a row's single token is split, at whole blocks: one item would leave the crew idle.
+void Program::plan_row(AttentionPlan& plan, int32_t row) {
+  const int32_t first = step_.row_starts[row], after = step_.row_starts[row + 1];
+  const int64_t tile = tokens_per_item(settings_.num_heads / settings_.num_kv_heads);
+  for (int32_t head = 0; head < settings_.num_kv_heads; ++head) {
+    for (int32_t token = first; token < after; token += static_cast<int32_t>(tile)) {
+      const int32_t count = std::min(static_cast<int32_t>(tile), after - token);
+      const int64_t begin = std::max<int64_t>(0, step_.positions[token] + 1 - plan.window);
+      const int64_t end = step_.positions[token + count - 1] + 1;
+      const int64_t first_block = begin / kKeyBlock;
+      const int64_t blocks = (end + kKeyBlock - 1) / kKeyBlock - first_block;
+      const int64_t splits = after - first == 1 ? blocks : 1;
+      max_splits_ = std::max(max_splits_, splits);
+      for (int64_t split = 0; split < splits; ++split) {
+        const int64_t from = std::max(begin, (first_block + split) * kKeyBlock);
+        const int64_t to = splits == 1 ? end : std::min(end, (first_block + split + 1) * kKeyBlock);
+        plan.items.push_back({row, token, count, head, static_cast<int32_t>(from),
+                              static_cast<int32_t>(to), static_cast<int32_t>(split),
+                              static_cast<int32_t>(splits)});
       }
     }
   }
+}
+
+void Program::plan_attention() {
+  max_splits_ = 1;
+  for (AttentionPlan& plan : plans_) {
+    plan.items.clear();
+    for (int32_t row = 0; row < step_.num_rows; ++row) plan_row(plan, row);
+  }
+  const int64_t group = settings_.num_heads / settings_.num_kv_heads;
   if (max_splits_ == 1) return;
   const int64_t pairs = step_.num_rows * settings_.num_kv_heads;
   partials_.resize(pairs * max_splits_ * group * (settings_.head_dim + 2));
@@ -199,6 +215,9 @@ void Program::rotary_store(const Operation& op, std::atomic<int64_t>* counters) 
   const int64_t head_dim = settings_.head_dim;
   const int64_t kv_size = settings_.num_kv_heads * head_dim;
   const int64_t item_bytes = settings_.is_bfloat16 ? 2 : 4;
+  const float* query_norm = reinterpret_cast<const float*>(op.fields[2]);
+  const float* key_norm = reinterpret_cast<const float*>(op.fields[3]);
+  const float eps = static_cast<float>(settings_.eps);
   share(counters[0], step_.num_tokens, chunk_of(step_.num_tokens, crew_.size()),
         [&](int64_t first, int64_t after) {
           for (int64_t token = first; token < after; ++token) {
@@ -206,7 +225,10 @@ void Program::rotary_store(const Operation& op, std::atomic<int64_t>* counters) 
             const float* cosines = settings_.rotary_table + step_.positions[token] * head_dim;
             const int64_t rotated = settings_.num_heads + settings_.num_kv_heads;
             for (int64_t head = 0; head < rotated; ++head) {
-              kernels_->rotate(heads + head * head_dim, cosines, cosines + head_dim / 2, head_dim);
+              float* values = heads + head * head_dim;
+              const float* norm = head < settings_.num_heads ? query_norm : key_norm;
+              if (norm != nullptr) kernels_->rms_norm(values, norm, eps, head_dim, values);
+              kernels_->rotate(values, cosines, cosines + head_dim / 2, head_dim);
             }
             const int64_t offset = step_.kv_locations[token] * kv_size * item_bytes;
             const float* keys = heads + settings_.num_heads * head_dim;
@@ -236,8 +258,10 @@ void Program::attend(const Operation& op, std::atomic<int64_t>* counters, int me
   input.head_dim = settings_.head_dim;
   input.group = group;
   input.scratch = members_[member].attention.data();
-  share(counters[0], static_cast<int64_t>(items_.size()), 1, [&](int64_t index, int64_t) {
-    const AttentionItem& item = items_[index];
+  const AttentionPlan& plan = plan_of(op.fields[3]);
+  input.window = plan.window;
+  share(counters[0], static_cast<int64_t>(plan.items.size()), 1, [&](int64_t index, int64_t) {
+    const AttentionItem& item = plan.items[index];
     input.pages = step_.page_table + step_.row_slots[item.row] * step_.max_pages;
     const int64_t pair = item.row * settings_.num_kv_heads + item.kv_head;
     if (item.num_splits > 1) {
@@ -257,22 +281,10 @@ void Program::merge_splits(const AttentionItem& item, float* output_row) {
   const int64_t group = settings_.num_heads / settings_.num_kv_heads;
   const int64_t pair = item.row * settings_.num_kv_heads + item.kv_head;
   const int64_t query_size = head_dim + 2;
-  const float* splits = partials_.data() + pair * max_splits_ * group * query_size;
+  float* splits = partials_.data() + pair * max_splits_ * group * query_size;
   for (int64_t q = 0; q < group; ++q) {
-    float* output = output_row + (item.kv_head * group + q) * head_dim;
-    float largest = -__builtin_inff();
-    for (int64_t s = 0; s < item.num_splits; ++s) {
-      largest = std::max(largest, splits[(s * group + q) * query_size + head_dim]);
-    }
-    float total = 0.0f;
-    std::fill(output, output + head_dim, 0.0f);
-    for (int64_t s = 0; s < item.num_splits; ++s) {
-      const float* partial = splits + (s * group + q) * query_size;
-      const float weight = __builtin_expf(partial[head_dim] - largest);
-      total += weight * partial[head_dim + 1];
-      for (int64_t d = 0; d < head_dim; ++d) output[d] += weight * partial[d];
-    }
-    for (int64_t d = 0; d < head_dim; ++d) output[d] /= total;
+    kernels_->merge_splits(splits + q * query_size, group * query_size, item.num_splits, head_dim,
+                           output_row + (item.kv_head * group + q) * head_dim);
   }
 }
 

@@ -19,8 +19,8 @@ enum class Prologue : int64_t { kPlain = 0, kNorm = 1, kSiluMultiply = 2 };
 // Fields by opcode; buffers are indices, `weight` an index of the weight table.
 //   kEmbed        weight, output
 //   kLinear       prologue, input, norm pointer, weight, output (-1: logits), is_added, is_sampled
-//   kRotaryStore  qkv, layer
-//   kAttend       qkv, output, layer
+//   kRotaryStore  qkv, layer, query norm pointer, key norm pointer (0: heads have no norm)
+//   kAttend       qkv, output, layer, window (0: every earlier position is seen)
 //   kSelect       input, output
 struct Operation {
   Opcode code;
@@ -85,7 +85,15 @@ class Program {
     return buffers_[buffer].data() + row * strides_[buffer];
   }
   void reserve_rows(int64_t num_tokens);
+  // What one step's attention does for the layers of one window.
+  struct AttentionPlan {
+    int64_t window;
+    std::vector<AttentionItem> items;
+  };
+
   void plan_attention();
+  void plan_row(AttentionPlan& plan, int32_t row);
+  AttentionPlan& plan_of(int64_t window);
   void run_member(int member);
   void embed(const Operation& op, std::atomic<int64_t>* counters);
   void linear(const Operation& op, std::atomic<int64_t>* counters, int member);
@@ -108,7 +116,7 @@ class Program {
   ActivationMemory shared_;
   std::vector<Member> members_;
   std::unique_ptr<std::atomic<int64_t>[]> counters_;  // two per operation
-  std::vector<AttentionItem> items_;
+  std::vector<AttentionPlan> plans_;  // one per window that the program uses
   std::vector<float> partials_;
   std::unique_ptr<std::atomic<int32_t>[]> finished_splits_;  // [rows][kv heads]
   int64_t finished_splits_size_ = 0;

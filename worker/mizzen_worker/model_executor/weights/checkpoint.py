@@ -6,19 +6,25 @@ from pathlib import Path
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.model_executor.weights.dummy_source import DummySource
-from mizzen_worker.model_executor.weights.gguf_source import (
-    GgufFile,
-    GgufWeightSource,
-    read_gguf_facts,
-)
+from mizzen_worker.model_executor.weights.gguf_facts import read_gguf_facts
+from mizzen_worker.model_executor.weights.gguf_file import GgufFile
+from mizzen_worker.model_executor.weights.gguf_source import GgufWeightSource
+from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 from mizzen_worker.model_executor.weights.progress import ByteProgress, ProgressCallback
-from mizzen_worker.model_executor.weights.safetensors_source import (
-    SafetensorsSource,
-    read_folder_facts,
-    weight_files,
-)
+from mizzen_worker.model_executor.weights.safetensors_source import SafetensorsSource, weight_files
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
 from mizzen_worker.models.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWeights:
+    """Weights to take, and what to call when the model has taken its own.
+
+    ``finish`` raises ``ModelLoadError`` naming a tensor that is left over, and ends the progress.
+    """
+
+    source: WeightSource
+    finish: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,31 +32,37 @@ class Checkpoint:
     """A model on disk that was recognised; its weights are not read yet."""
 
     facts: ModelFacts
-    open_source: Callable[[ProgressCallback], tuple[WeightSource, ByteProgress]]
-    """Start reading; returns the weights and the counter to finish when all are taken."""
+    open_weights: Callable[[ProgressCallback], OpenWeights]
+
+
+def _finish(source: GgufWeightSource | SafetensorsSource, progress: ByteProgress) -> None:
+    source.require_all_taken()
+    progress.finish()
 
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile(path)
     facts = read_gguf_facts(file)
 
-    def open_source(callback: ProgressCallback) -> tuple[WeightSource, ByteProgress]:
+    def open_weights(callback: ProgressCallback) -> OpenWeights:
         progress = ByteProgress(file.tensor_bytes, callback)
-        return GgufWeightSource(file, facts.shape, progress), progress
+        source = GgufWeightSource(file, facts.shape, progress)
+        return OpenWeights(source=source, finish=lambda: _finish(source, progress))
 
-    return Checkpoint(facts=facts, open_source=open_source)
+    return Checkpoint(facts=facts, open_weights=open_weights)
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    def open_source(callback: ProgressCallback) -> tuple[WeightSource, ByteProgress]:
+    def open_weights(callback: ProgressCallback) -> OpenWeights:
         progress = ByteProgress(sum(path.stat().st_size for path in weight_files(folder)), callback)
-        return SafetensorsSource(folder, progress), progress
+        source = SafetensorsSource(folder, progress)
+        return OpenWeights(source=source, finish=lambda: _finish(source, progress))
 
-    return Checkpoint(facts=read_folder_facts(folder, has_weights=True), open_source=open_source)
+    return Checkpoint(facts=read_folder_facts(folder, has_weights=True), open_weights=open_weights)
 
 
 def _dummy_bytes(shape: ModelShape, *, is_tied: bool) -> int:
-    """Float32 bytes of all matrices of a dense Llama model."""
+    """Float32 bytes of all matrices of a dense decoder."""
     query_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     layer = 2 * query_size + 2 * kv_size + 3 * shape.intermediate_size
     embeddings = shape.vocab_size * (1 if is_tied else 2)
@@ -60,12 +72,12 @@ def _dummy_bytes(shape: ModelShape, *, is_tied: bool) -> int:
 def _open_dummy(folder: Path) -> Checkpoint:
     facts = read_folder_facts(folder, has_weights=False)
 
-    def open_source(callback: ProgressCallback) -> tuple[WeightSource, ByteProgress]:
+    def open_weights(callback: ProgressCallback) -> OpenWeights:
         total = _dummy_bytes(facts.shape, is_tied=facts.tie_embeddings)
         progress = ByteProgress(total, callback)
-        return DummySource(progress), progress
+        return OpenWeights(source=DummySource(progress), finish=progress.finish)
 
-    return Checkpoint(facts=facts, open_source=open_source)
+    return Checkpoint(facts=facts, open_weights=open_weights)
 
 
 def find_gguf(folder: Path) -> Path | None:

@@ -11,15 +11,14 @@ from mizzen_worker.model_executor.weights.progress import ByteProgress
 
 
 class DummySource:
-    """Small normal values (norm weights: ones)."""
+    """Small normal values (norm weights: ones, biases: zeros)."""
 
     def __init__(self, progress: ByteProgress) -> None:
         self._progress = progress
 
     def vector(self, name: str, length: int) -> torch.Tensor:
-        """See ``WeightSource``; the vectors of a Llama model are norm weights."""
-        del name
-        return torch.ones(length)
+        """See ``WeightSource``; vectors are norm weights or biases."""
+        return torch.zeros(length) if name.endswith(".bias") else torch.ones(length)
 
     def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
         """See ``WeightSource``."""

@@ -21,6 +21,6 @@ class ByteProgress:
         self._callback(self._done_bytes, self._total_bytes)
 
     def finish(self) -> None:
-        """Tell that everything is there (weights that the model did not ask for included)."""
+        """Tell that everything is there (tensors that nobody needs included)."""
         self._done_bytes = self._total_bytes
         self._callback(self._total_bytes, self._total_bytes)

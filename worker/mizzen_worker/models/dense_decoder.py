@@ -1,0 +1,147 @@
+"""Owns the dense decoder as fused operations, for every architecture that is one.
+
+Knows no kernel, regime, page or device. What differs between architectures is data
+(``architecture.py``); what differs between checkpoints is in ``ModelFacts``.
+"""
+
+from dataclasses import dataclass
+from typing import Generic
+
+import torch
+
+from mizzen_worker.layers.operations import HeadNorms, Operations, V, W, WeightPreparer
+from mizzen_worker.models.architecture import Architecture
+from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderLayer(Generic[W]):
+    """Weights of one layer; ``head_norms`` None: heads are rotated as projected."""
+
+    attention_norm: W
+    qkv: W
+    head_norms: HeadNorms[W] | None
+    output: W
+    mlp_norm: W
+    gate_up: W
+    down: W
+
+
+class _LayerReader(Generic[W]):
+    """Asks for the weights of one layer after the other."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        facts: ModelFacts,
+        source: WeightSource,
+        prepare: WeightPreparer[W],
+    ) -> None:
+        self._facts = facts
+        self._source = source
+        self._prepare = prepare
+        is_attention, is_mlp = facts.has_attention_bias, facts.has_mlp_bias
+        self._has_qkv_bias = architecture.qkv_bias.holds(is_configured=is_attention)
+        self._has_output_bias = architecture.output_bias.holds(is_configured=is_attention)
+        self._has_mlp_bias = architecture.mlp_bias.holds(is_configured=is_mlp)
+        self._has_head_norms = architecture.has_head_norms
+
+    def read(self, layer: int) -> DecoderLayer[W]:
+        prefix = f"model.layers.{layer}"
+        shape = self._facts.shape
+        hidden, inner = shape.hidden_size, shape.intermediate_size
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        gate_up = {"gate_proj": inner, "up_proj": inner}
+        return DecoderLayer(
+            attention_norm=self._norm(f"{prefix}.input_layernorm", hidden),
+            qkv=self._linear(attention, qkv, hidden, has_bias=self._has_qkv_bias),
+            head_norms=self._read_head_norms(attention),
+            output=self._linear(
+                attention, {"o_proj": hidden}, queries, has_bias=self._has_output_bias
+            ),
+            mlp_norm=self._norm(f"{prefix}.post_attention_layernorm", hidden),
+            gate_up=self._linear(mlp, gate_up, hidden, has_bias=self._has_mlp_bias),
+            down=self._linear(mlp, {"down_proj": hidden}, inner, has_bias=self._has_mlp_bias),
+        )
+
+    def _read_head_norms(self, attention: str) -> HeadNorms[W] | None:
+        if not self._has_head_norms:
+            return None
+        head_dim = self._facts.shape.head_dim
+        return HeadNorms(
+            query=self._norm(f"{attention}.q_norm", head_dim),
+            key=self._norm(f"{attention}.k_norm", head_dim),
+        )
+
+    def _norm(self, name: str, length: int) -> W:
+        return self._prepare.norm(self._source.vector(f"{name}.weight", length))
+
+    def _linear(
+        self, block: str, rows_by_part: dict[str, int], columns: int, *, has_bias: bool
+    ) -> W:
+        """One weight of several projections of the same input."""
+        parts = [
+            self._source.matrix(f"{block}.{part}.weight", rows, columns)
+            for part, rows in rows_by_part.items()
+        ]
+        if not has_bias:
+            return self._prepare.linear(parts)
+        biases = [
+            self._source.vector(f"{block}.{part}.bias", rows) for part, rows in rows_by_part.items()
+        ]
+        return self._prepare.linear(parts, torch.cat(biases))
+
+
+class DenseDecoder(Generic[W]):
+    """One loaded model; immutable after construction."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        facts: ModelFacts,
+        source: WeightSource,
+        prepare: WeightPreparer[W],
+    ) -> None:
+        shape = facts.shape
+        embedding = source.matrix("model.embed_tokens.weight", shape.vocab_size, shape.hidden_size)
+        self._embedding = prepare.linear([embedding])
+        del embedding
+        reader = _LayerReader(architecture, facts, source, prepare)
+        self._layers = [reader.read(layer) for layer in range(shape.num_layers)]
+        self._windows = facts.windows
+        self._norm = prepare.norm(source.vector("model.norm.weight", shape.hidden_size))
+        self._head = (
+            self._embedding
+            if facts.tie_embeddings
+            else prepare.linear(
+                [source.matrix("lm_head.weight", shape.vocab_size, shape.hidden_size)]
+            )
+        )
+
+    def forward(self, ops: Operations[V, W]) -> V:
+        """Logits of the sampled tokens; keys and values of all tokens are written to the pool.
+
+        After the last attention only sampled tokens are needed, so the rest of that layer and the
+        head run for them alone.
+        """
+        hidden = ops.embed(self._embedding)
+        last = len(self._layers) - 1
+        for index, layer in enumerate(self._layers):
+            queries = self._queries(ops, hidden, layer, index)
+            attended = ops.attend(queries, index, self._windows[index])
+            if index == last:
+                hidden, attended = ops.select_sampled(hidden), ops.select_sampled(attended)
+            hidden = ops.linear_add(attended, layer.output, hidden)
+            inner = ops.norm_gate_up_silu(hidden, layer.mlp_norm, layer.gate_up)
+            hidden = ops.linear_add(inner, layer.down, hidden)
+        return ops.norm_head(hidden, self._norm, self._head)
+
+    def _queries(self, ops: Operations[V, W], hidden: V, layer: DecoderLayer[W], index: int) -> V:
+        if layer.head_norms is None:
+            return ops.norm_qkv_rotary_store(hidden, layer.attention_norm, layer.qkv, index)
+        return ops.norm_qkv_head_norm_rotary_store(
+            hidden, layer.attention_norm, layer.qkv, layer.head_norms, index
+        )
