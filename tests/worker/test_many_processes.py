@@ -18,7 +18,7 @@ NUM_STREAMS = 6
 PROMPTS = [f"Story {number} begins" for number in range(NUM_STREAMS)]
 
 
-def _body(prompt: str, num_tokens: int = 400) -> dict[str, object]:
+def _body(prompt: str, num_tokens: int = 1500) -> dict[str, object]:
     sampling = {"max_new_tokens": num_tokens, "temperature": 0, "ignore_eos": True}
     return {"text": prompt, "sampling_params": sampling}
 
@@ -61,7 +61,7 @@ def _streams(url: str, disturb: Callable[[], None]) -> list[object]:
             with streaming(url, _body(prompt)) as events:
                 for place, event in enumerate(events):
                     last = event
-                    if place == 5:
+                    if place == 1:
                         begun.wait()
         except httpx.HTTPError as error:
             return error
