@@ -1,6 +1,7 @@
 """Drives a Runner directly, as a minimal scheduler: own pages, any chunking, any companions."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +12,11 @@ from mizzen_worker.contracts.batch import (
     Runner,
     ScheduleBatch,
     SlotInit,
+    StepResult,
+    TokenScores,
 )
 from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.model_executor.batch_check import has_penalty
 
 
 @dataclass
@@ -26,6 +30,18 @@ class Driven:
     pages: list[int] = field(default_factory=list)
     num_computed: int = 0
     output: list[int] = field(default_factory=list)
+    is_finished: bool = False
+    error_tokens: list[int] = field(default_factory=list)
+    """Sampled ids that are no tokens."""
+    logprobs: list[float] = field(default_factory=list)
+    tops: list[dict[int, float]] = field(default_factory=list)
+    prompt_logprobs: list[float] = field(default_factory=list)
+    prompt_tops: list[dict[int, float]] = field(default_factory=list)
+
+    @property
+    def known(self) -> list[int]:
+        """Prompt and output: a request that begins with output is a resumed one."""
+        return self.prompt + self.output
 
     @property
     def request_id(self) -> str:
@@ -56,12 +72,15 @@ class RunnerDriver:
                 slot=request.slot,
                 sampling=request.sampling,
                 num_prompt_tokens=len(request.prompt),
-                num_generated_tokens=0,
+                num_generated_tokens=len(request.output),
                 eos_token_ids=request.eos,
                 max_tokens=min(
                     len(request.prompt) + request.sampling.max_new_tokens,
                     self.runner.limits.context_length,
                 ),
+                history=np.array(request.known, dtype=np.int32)
+                if has_penalty(request.sampling)
+                else None,
             )
         )
         if request.pages:
@@ -89,12 +108,15 @@ class RunnerDriver:
         sampled = [
             request for (request, _), row in zip(extending, rows, strict=True) if row.is_sampled
         ]
-        for request, token in zip(sampled + decoding, result.sampled_ids.tolist(), strict=True):
-            request.output.append(token)
+        _take_scores(result, sampled + decoding, [r for r, _ in _scored(extending, rows)])
+        ids, flags = result.sampled_ids.tolist(), result.is_finished.tolist()
+        for request, token, is_finished in zip(sampled + decoding, ids, flags, strict=True):
+            request.is_finished = is_finished
+            (request.output if token >= 0 else request.error_tokens).append(token)
 
     def finish(self, requests: list[Driven]) -> None:
-        """Decode until every request has all its tokens or ended with EOS."""
-        while live := [r for r in requests if not self._is_done(r)]:
+        """Decode until the runner says of every request that it has ended."""
+        while live := [r for r in requests if not r.is_finished]:
             self.run([(request, 0) for request in live])
 
     def generate(self, request: Driven, chunk: int | None = None) -> list[int]:
@@ -105,18 +127,15 @@ class RunnerDriver:
         return request.output
 
     def prefill(self, request: Driven, chunk: int | None = None) -> None:
-        """Compute the rest of the prompt in chunks."""
-        while request.num_computed < len(request.prompt):
-            rest = len(request.prompt) - request.num_computed
+        """Compute the rest of what is known in chunks; the last of them gives a token."""
+        num_known = len(request.known)
+        while request.num_computed < num_known:
+            rest = num_known - request.num_computed
             self.run([(request, min(rest, chunk or rest))])
 
     def release(self, request: Driven, keep: int = 0) -> None:
         """Give pages back, but for the first ``keep``."""
         self._free.extend(request.pages[keep:])
-
-    def _is_done(self, request: Driven) -> bool:
-        is_ended = bool(request.output) and request.output[-1] in request.eos
-        return is_ended or len(request.output) >= request.sampling.max_new_tokens
 
     def _extend_row(self, request: Driven, count: int) -> ExtendRow:
         start = self._advance(request, count)
@@ -125,8 +144,9 @@ class RunnerDriver:
             slot=request.slot,
             start=start,
             num_new=count,
-            token_ids=np.array(request.prompt[start : start + count], dtype=np.int32),
-            is_sampled=request.num_computed >= len(request.prompt),
+            token_ids=np.array(request.known[start : start + count], dtype=np.int32),
+            is_sampled=request.num_computed >= len(request.known),
+            **_targets(request, start, start + count),
         )
 
     def _advance(self, request: Driven, num_new: int) -> int:
@@ -146,3 +166,43 @@ class RunnerDriver:
     def _write(self, request: Driven, first: int) -> None:
         pages = np.array(request.pages[first:], dtype=np.int32)
         self._pending_writes.append(PageWrite(slot=request.slot, first_page=first, pages=pages))
+
+
+def _targets(request: Driven, start: int, end: int) -> dict[str, Any]:
+    """What a row of positions [start, end) is asked about the prompt."""
+    params = request.sampling.logprobs
+    if params is None or params.prompt_start is None:
+        return {}
+    first = max(start, params.prompt_start - 1, 0)
+    ids = request.prompt[first + 1 : end + 1]
+    return {"target_start": first, "target_ids": np.array(ids, np.int32)} if ids else {}
+
+
+def _scored(
+    parts: list[tuple[Driven, int]], rows: tuple[ExtendRow, ...]
+) -> list[tuple[Driven, ExtendRow]]:
+    pairs = zip(parts, rows, strict=True)
+    return [(request, row) for (request, _), row in pairs if row.target_ids is not None]
+
+
+def _take_scores(result: StepResult, sampled: list[Driven], scored: list[Driven]) -> None:
+    for request, scores in zip(scored, result.prompt_scores, strict=True):
+        request.prompt_logprobs += scores.logprobs.tolist()
+        request.prompt_tops += _tops(request, scores)
+    if result.sampled_scores is None:
+        assert not any(request.sampling.logprobs for request in sampled)
+        return
+    for index, request in enumerate(sampled):
+        if request.sampling.logprobs is not None:
+            request.logprobs.append(float(result.sampled_scores.logprobs[index]))
+            request.tops.append(_tops(request, result.sampled_scores)[index])
+
+
+def _tops(request: Driven, scores: TokenScores) -> list[dict[int, float]]:
+    params = request.sampling.logprobs
+    assert params is not None
+    count = params.num_top
+    return [
+        dict(zip(ids[:count], values[:count], strict=True))
+        for ids, values in zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
+    ]

@@ -10,7 +10,8 @@ A runner also decides, on the device, that a request has ended: by EOS or a stop
 ``min_new_tokens``), or because the sampled token is number ``max_tokens`` of prompt + output. The
 scheduler may not have seen that yet and launch the slot's decode row once more: such a row is a
 masked no-op. Its KV goes to page 0, the slot's length, last token and penalty counts stay, and its
-sampled id is ``NO_TOKEN``.
+sampled id is ``NO_TOKEN``. A row whose logits hold no finite best value ends its request on the
+device too: its sampled id is ``INVALID_TOKEN``.
 
 Order of effects inside one step: ``slot_inits``, then ``page_writes``, then the forward, then
 sampling. Invariants (checked by the builder): slots of a batch are distinct; a row's pages cover
@@ -35,6 +36,9 @@ BoolArray = npt.NDArray[np.bool_]
 
 NO_TOKEN = -1
 """Sampled id of a row whose request had already ended on the device."""
+
+INVALID_TOKEN = -2
+"""Sampled id of a row for which the model gave no finite logits; the request ends with an error."""
 
 
 class ForwardMode(enum.Enum):
@@ -85,7 +89,8 @@ class ExtendRow:
     ``is_sampled`` is False for every chunk but the last of a prefill.
 
     ``target_ids`` [k] int32 asks for prompt scores: of ``target_ids[j]`` as the token that follows
-    position ``target_start + j``, all of them positions of this row.
+    position ``target_start + j``, all of them positions of this row, and before its last one where
+    the row is sampled.
     """
 
     request_id: RequestId
@@ -138,7 +143,8 @@ class TokenScores:
     """Log-probabilities of n tokens and of the k best alternatives of each, the likeliest first.
 
     ``logprobs`` [n] float32; ``top_ids`` [n, k] int32; ``top_logprobs`` [n, k] float32. k is the
-    most that any row of the step asked for.
+    most that any row of the step asked for. Equal alternatives stand in the order of their ids.
+    Entries of rows that did not ask hold nothing of meaning.
     """
 
     logprobs: Float32Array

@@ -4,20 +4,49 @@ The scheduler's builder guarantees these; a breach here is a defect in planning,
 requests end rather than corrupt another request's memory.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from mizzen_worker.contracts.batch import (
     DecodeRows,
     ExtendRow,
+    Int32Array,
     PageWrite,
     RunnerLimits,
     ScheduleBatch,
+    SlotInit,
 )
 from mizzen_worker.contracts.errors import StepError
+from mizzen_worker.contracts.request import SamplingParams
+
+
+def has_penalty(sampling: SamplingParams) -> bool:
+    """Tell whether a request needs its tokens counted."""
+    is_repetition = sampling.repetition_penalty != 1.0
+    return is_repetition or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
 
 
 def _slot_problem(slot: int, limits: RunnerLimits) -> str | None:
     return None if 1 <= slot <= limits.max_slots else f"slot {slot} is not in 1..{limits.max_slots}"
+
+
+def _ids_problem(ids: Int32Array, what: str, limits: RunnerLimits) -> str | None:
+    if len(ids) and (ids.min() < 0 or ids.max() >= limits.vocab_size):
+        return f"{what} is outside the vocabulary of {limits.vocab_size}"
+    return None
+
+
+def _init_problem(init: SlotInit, limits: RunnerLimits) -> str | None:
+    sampling, num_known = init.sampling, init.num_prompt_tokens + init.num_generated_tokens
+    if any(not 0 <= token < limits.vocab_size for token, _ in sampling.logit_bias):
+        return f"an id of the logit bias is outside the vocabulary of {limits.vocab_size}"
+    if not has_penalty(sampling):
+        return None
+    if init.history is None or len(init.history) != num_known:
+        num_given = 0 if init.history is None else len(init.history)
+        return f"penalties need the {num_known} known ids, {num_given} are given"
+    return _ids_problem(init.history, "an id of the history", limits)
 
 
 def _row_problem(row: ExtendRow, limits: RunnerLimits) -> str | None:
@@ -28,9 +57,19 @@ def _row_problem(row: ExtendRow, limits: RunnerLimits) -> str | None:
         )
     if len(row.token_ids) != row.num_new:
         return f"{len(row.token_ids)} token ids for {row.num_new} positions"
-    if row.token_ids.min() < 0 or row.token_ids.max() >= limits.vocab_size:
-        return f"a token id is outside the vocabulary of {limits.vocab_size}"
-    return None
+    return _ids_problem(row.token_ids, "a token id", limits) or _target_problem(row, limits)
+
+
+def _target_problem(row: ExtendRow, limits: RunnerLimits) -> str | None:
+    if row.target_ids is None:
+        return None
+    end = row.start + row.num_new - int(row.is_sampled)
+    first, after = row.target_start, row.target_start + len(row.target_ids)
+    if first < row.start or after > end:
+        return (
+            f"targets follow positions {first} to {after - 1}, the row has {row.start} to {end - 1}"
+        )
+    return _ids_problem(row.target_ids, "a target id", limits)
 
 
 def _write_problem(write: PageWrite, limits: RunnerLimits) -> str | None:
@@ -58,22 +97,28 @@ def _decode_problems(decodes: DecodeRows, limits: RunnerLimits) -> list[str]:
     ]
 
 
-def require_sound(batch: ScheduleBatch, limits: RunnerLimits) -> None:
-    """Raise ``StepError`` naming every breach of the contract of ``ScheduleBatch``."""
-    problems: list[str] = []
+def _problems(batch: ScheduleBatch, limits: RunnerLimits) -> Iterator[str]:
     for init in batch.slot_inits:
-        problem = _slot_problem(init.slot, limits)
-        problems += [] if problem is None else [problem]
+        problem = _slot_problem(init.slot, limits) or _init_problem(init, limits)
+        if problem is not None:
+            yield f"slot {init.slot}: {problem}"
     for write in batch.page_writes:
         problem = _slot_problem(write.slot, limits) or _write_problem(write, limits)
-        problems += [] if problem is None else [f"slot {write.slot}: {problem}"]
+        if problem is not None:
+            yield f"slot {write.slot}: {problem}"
     for row in batch.extends:
         problem = _slot_problem(row.slot, limits) or _row_problem(row, limits)
-        problems += [] if problem is None else [f"request {row.request_id}: {problem}"]
-    problems += _decode_problems(batch.decodes, limits)
+        if problem is not None:
+            yield f"request {row.request_id}: {problem}"
+    yield from _decode_problems(batch.decodes, limits)
     slots = {row.slot for row in batch.extends}.union(batch.decodes.slots.tolist())
     if len(slots) != batch.num_rows:
-        problems.append("two rows have the same slot")
+        yield "two rows have the same slot"
+
+
+def require_sound(batch: ScheduleBatch, limits: RunnerLimits) -> None:
+    """Raise ``StepError`` naming every breach of the contract of ``ScheduleBatch``."""
+    problems = list(_problems(batch, limits))
     if problems:
         message = f"step {batch.step}: {'; '.join(problems)}"
         raise StepError(message)

@@ -1,54 +1,71 @@
 """Owns the path ``ScheduleBatch`` to ``StepResult`` on one device; plans nothing.
 
-Implements ``contracts.batch.Runner``. On a CPU a step has run when ``launch`` returns; on a CUDA
-device only ``settle`` waits.
+Implements ``contracts.batch.Runner``: pack what the host knows, one upload, the changes of slots
+and pages, the model's passes, scores, sampling, record, one download. On a CPU a step has run when
+``launch`` returns; on a CUDA device nothing in ``launch`` waits, only ``settle`` does.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from mizzen_worker.contracts.batch import (
-    Int32Array,
     PendingStep,
     RunnerLimits,
     ScheduleBatch,
-    StepResult,
 )
 from mizzen_worker.contracts.errors import DeviceError
-from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.batch_check import require_sound
+from mizzen_worker.model_executor.device_link import (
+    DeviceLink,
+    Int64Array,
+    StagedStep,
+    StepPack,
+    link_to,
+)
 from mizzen_worker.model_executor.forward import Forward
+from mizzen_worker.model_executor.launched_step import FinitenessWatch, LaunchedStep, ScoreLayout
+from mizzen_worker.model_executor.pass_inputs import PassInputs, pack_pass, unpack_pass
+from mizzen_worker.model_executor.slot_sampling import SampledRows, SlotSampling, unpack_sampling
 from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.model_executor.step_passes import ModelPass, plan_passes
 from mizzen_worker.sampler.sampler import sample
+from mizzen_worker.sampler.scores import Scores, join_scores, score
+
+_MAX_SCORED_POSITIONS = 256
+"""Prompt positions whose logits one pass computes: bounds their memory."""
 
 
-class _LaunchedStep:
-    """A step whose tokens lie on the device."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PackedStep:
+    """A step on the host, ready to be uploaded."""
 
-    def __init__(self, step: int, tokens: torch.Tensor, is_finished: torch.Tensor) -> None:
-        self._step = step
-        self._tokens = tokens
-        self._is_finished = is_finished
-
-    def settle(self) -> StepResult:
-        """See ``PendingStep``."""
-        try:
-            sampled_ids = self._tokens.to("cpu", torch.int32).numpy()
-            is_finished = self._is_finished.cpu().numpy()
-        except RuntimeError as error:
-            message = f"step {self._step} failed on the device: {error}"
-            raise DeviceError(message) from error
-        return StepResult(step=self._step, sampled_ids=sampled_ids, is_finished=is_finished)
+    pack: StepPack
+    passes: tuple[PassInputs, ...]
+    num_sampled: int
+    num_top: int
+    layout: ScoreLayout
 
 
 class ModelRunner:
     """Executes steps in order. Not thread safe."""
 
-    def __init__(self, forward: Forward, limits: RunnerLimits, device: torch.device) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        limits: RunnerLimits,
+        device: torch.device,
+        link: DeviceLink | None = None,
+    ) -> None:
+        """``link`` None takes the one that fits the device."""
         self._forward = forward
         self._limits = limits
         self._device = device
         self._slots = SlotState(limits, device)
+        self._sampling = SlotSampling(limits.max_slots, limits.vocab_size)
+        self._link = link or link_to(device)
+        self._watch = FinitenessWatch()
 
     @property
     def limits(self) -> RunnerLimits:
@@ -60,65 +77,123 @@ class ModelRunner:
         require_sound(batch, self._limits)
         try:
             with torch.inference_mode():
-                for init in batch.slot_inits:
-                    self._slots.enter(init)
-                for write in batch.page_writes:
-                    self._slots.write_pages(write)
-                tokens, is_finished = self._run_rows(batch)
+                step = self._pack(batch)
+                staged = step.pack.unpack(self._link.upload(step.pack.words()))
+                self._slots.change(staged)
+                download = self._link.download(self._run(step, staged))
         except RuntimeError as error:
             message = f"step {batch.step} failed on the device: {error}"
             raise DeviceError(message) from error
-        return _LaunchedStep(batch.step, tokens, is_finished)
+        return LaunchedStep(batch.step, download, step.layout, self._watch)
 
-    def _run_rows(self, batch: ScheduleBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Forward and sample: the sampled rows' tokens [n] int64, and whether each ended [n]."""
-        nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.bool)
-        if batch.num_rows == 0:
-            return nothing
-        forward_batch = self._build(batch)
-        logits = self._forward.run(forward_batch)
-        sampled_slots = [row.slot for row in batch.extends if row.is_sampled]
-        sampled_slots += batch.decodes.slots.tolist()
-        if not sampled_slots:
-            return nothing
-        tokens = sample(logits, self._slots.sampling_batch(sampled_slots, forward_batch))
-        return tokens, self._slots.record(sampled_slots, forward_batch, tokens)
-
-    def _build(self, batch: ScheduleBatch) -> ForwardBatch:
-        """Tensors of the step; decode rows take their token from the slot's state."""
-        extends, num_decodes = batch.extends, len(batch.decodes.slots)
-        ones = np.ones(num_decodes, dtype=np.int32)
-        counts = _joined([row.num_new for row in extends], ones)
-        starts = _joined([row.start for row in extends], batch.decodes.starts)
-        is_sampled = _joined([row.is_sampled for row in extends], ones).astype(np.bool_)
-        row_starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
-        offsets = np.arange(row_starts[-1], dtype=np.int64) - row_starts[:-1].repeat(counts)
-        positions = self._to_device(starts.repeat(counts) + offsets)
-        slots = _joined([row.slot for row in extends], batch.decodes.slots).astype(np.int64)
-        row_slots, token_slots = self._to_device(slots), self._to_device(slots.repeat(counts))
-        is_decode = self._to_device(np.arange(row_starts[-1]) >= row_starts[len(extends)])
-        given = np.concatenate([*(row.token_ids for row in extends), 0 * ones]).astype(np.int64)
-        page_size = self._limits.page_size
-        pages = self._slots.page_table[token_slots, positions // page_size].long()
-        is_masked = is_decode & self._slots.finished[token_slots]
-        return ForwardBatch(
-            token_ids=torch.where(
-                is_decode, self._slots.last_tokens[token_slots], self._to_device(given)
+    def _pack(self, batch: ScheduleBatch) -> _PackedStep:
+        """Everything that the host knows; lets requests enter their slots on the host's side."""
+        pack = StepPack()
+        for init in batch.slot_inits:
+            self._sampling.enter(init)
+            self._slots.tallies.enter(init)
+        self._slots.pack_changes(pack, batch.slot_inits, batch.page_writes)
+        passes = plan_passes(batch.extends, batch.decodes, max_targets=_MAX_SCORED_POSITIONS)
+        inputs = tuple(
+            pack_pass(pack, part, prefix=f"{number}.", page_size=self._limits.page_size)
+            for number, part in enumerate(passes)
+        )
+        rows = _sampled_rows(batch)
+        if len(rows.slots):
+            self._sampling.pack(pack, rows, self._slots.tallies)
+        asked = np.flatnonzero(self._sampling.num_top(rows.slots) >= 0)
+        if len(asked):
+            pack.add_integers("asked", asked)
+        if len(passes) > 1:
+            pack.add_integers("sampled_order", _sampled_order(passes, len(batch.extends)))
+        return _PackedStep(
+            pack=pack,
+            passes=inputs,
+            num_sampled=len(rows.slots),
+            num_top=self._num_top(batch),
+            layout=ScoreLayout(
+                num_sampled=len(rows.slots),
+                sampled=asked if len(asked) else None,
+                prompt=_prompt_layout(passes),
             ),
-            positions=positions,
-            kv_locations=torch.where(is_masked, 0, pages) * page_size + positions % page_size,
-            page_table=self._slots.page_table,
-            row_slots=row_slots,
-            sampled_tokens=self._to_device((row_starts[1:] - 1)[is_sampled].astype(np.int64)),
-            row_starts=row_starts,
-            row_lengths=starts + counts,
-            page_size=page_size,
         )
 
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+    def _num_top(self, batch: ScheduleBatch) -> int:
+        """The most alternatives that a row of the step wants."""
+        slots = [*(row.slot for row in batch.extends), *batch.decodes.slots]
+        return int(self._sampling.num_top(np.array(slots, dtype=np.int64)).max(initial=0))
+
+    def _run(self, step: _PackedStep, staged: StagedStep) -> list[torch.Tensor]:
+        """What the step gives, on the device: see ``SlotState.record``, then scores if any."""
+        logits, prompt_scores = self._run_passes(step, staged)
+        outcome = torch.empty(2, 0, dtype=torch.int64, device=self._device)
+        scores: list[Scores] = []
+        if step.num_sampled:
+            outcome, scores = self._sample(step, staged, logits)
+        scores += prompt_scores
+        return [outcome, *(join_scores(scores).tensors() if scores else ())]
+
+    def _run_passes(
+        self, step: _PackedStep, staged: StagedStep
+    ) -> tuple[torch.Tensor, list[Scores]]:
+        """Logits [num_sampled, vocab] of the sampled rows, and scores of prompt positions."""
+        sampled: list[torch.Tensor] = []
+        scores: list[Scores] = []
+        for inputs in step.passes:
+            if not len(inputs.row_lengths):
+                continue
+            batch = unpack_pass(inputs, staged, self._slots, self._limits.page_size)
+            logits = self._forward.run(batch)
+            targets = staged.longs.get(inputs.prefix + "targets")
+            if targets is not None:
+                scores.append(score(logits[inputs.num_sampled :], targets, step.num_top))
+            own = logits[: inputs.num_sampled]
+            # A forward's result is valid until its next call only.
+            sampled.append(own if len(step.passes) == 1 else own.clone())
+        if len(sampled) == 1:
+            return sampled[0], scores
+        if not sampled:
+            return torch.empty(0, 0, device=self._device), scores
+        return torch.cat(sampled)[staged.longs["sampled_order"]], scores
+
+    def _sample(
+        self, step: _PackedStep, staged: StagedStep, logits: torch.Tensor
+    ) -> tuple[torch.Tensor, list[Scores]]:
+        batch = unpack_sampling(staged, self._slots.tallies)
+        raw = asked = staged.longs.get("asked")
+        if asked is not None:
+            raw = logits[asked] if batch.is_adjusted or len(asked) < len(logits) else logits
+        sampled = sample(logits, batch)
+        scores: list[Scores] = []
+        if raw is not None and asked is not None:
+            scores.append(score(raw, sampled.tokens[asked], step.num_top))
+        return self._slots.record(staged, sampled), scores
 
 
-def _joined(extends: list[int], decodes: Int32Array) -> Int32Array:
-    """One value per row: the extends', then the decodes'."""
-    return np.concatenate([np.array(extends, dtype=np.int32), decodes])
+def _sampled_rows(batch: ScheduleBatch) -> SampledRows:
+    rows = [row for row in batch.extends if row.is_sampled]
+    slots = np.array([row.slot for row in rows], dtype=np.int32)
+    positions = np.array([row.start + row.num_new for row in rows], dtype=np.int32)
+    return SampledRows(
+        slots=np.concatenate([slots, batch.decodes.slots]),
+        positions=np.concatenate([positions, batch.decodes.starts + 1]),
+    )
+
+
+def _sampled_order(passes: tuple[ModelPass, ...], num_extends: int) -> Int64Array:
+    """Where the sampled rows, in the step's order, lie in the passes' order."""
+    origins: list[int] = []
+    for part in passes:
+        rows = zip(part.origins, part.extends, strict=True)
+        origins += [origin for origin, row in rows if row.is_sampled]
+        origins += range(num_extends, num_extends + len(part.decodes.slots))
+    return np.argsort(np.array(origins, dtype=np.int64))
+
+
+def _prompt_layout(passes: tuple[ModelPass, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (origin, len(row.target_ids))
+        for part in passes
+        for origin, row in zip(part.origins, part.extends, strict=True)
+        if row.target_ids is not None
+    )

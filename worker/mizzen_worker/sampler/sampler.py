@@ -1,26 +1,44 @@
 """Owns the step from logits to token ids; holds no state.
 
-Order: forbidden ids (EOS and stop ids below ``min_new_tokens``), greedy rows by argmax, other rows
-temperature, top-k, top-p, min-p, then one uniform number inverts the distribution. Each row is
-computed from its own values only, so its result does not depend on the batch around it.
+Order: bias, penalties and forbidden ids (``adjustments.py``), greedy rows by argmax (the lowest of
+equal ids), other rows temperature, top-k, top-p, min-p, then one uniform number inverts the
+distribution. Each row is computed from its own values only, so its result does not depend on the
+batch around it. On a CUDA device nothing here waits for the device.
 """
+
+from dataclasses import dataclass
 
 import torch
 
-from mizzen_worker.contracts.errors import DeviceError
+from mizzen_worker.sampler.adjustments import adjust
 from mizzen_worker.sampler.counter_random import uniform
+from mizzen_worker.sampler.ranking import best_tokens
 from mizzen_worker.sampler.sampling_batch import SamplingBatch
 
 _BLOCK = 128
 _NUM_CANDIDATES = 256
-"""Filtered rows look at this many best tokens first, then at 16 times as many, and so on."""
+"""On a CPU filtered rows look at this many best tokens first, then at 16 times as many."""
 
 
-def _forbid(logits: torch.Tensor, forbidden: torch.Tensor) -> torch.Tensor:
-    """Logits with minus infinity at each row's forbidden ids."""
-    padded = torch.nn.functional.pad(logits, (0, 1))
-    ids = torch.where(forbidden < 0, logits.shape[1], forbidden)
-    return padded.scatter(1, ids, float("-inf"))[:, :-1].contiguous()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """The choice of every row."""
+
+    tokens: torch.Tensor
+    """[n] int64, always inside the vocabulary."""
+    is_valid: torch.Tensor
+    """[n] bool: the row's largest logit is finite and none is NaN; else its token means nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draw:
+    """Parameters of the rows of one group, [n] each; see ``SamplingBatch``."""
+
+    temperatures: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    uniforms: torch.Tensor
 
 
 def _targets(uniforms: torch.Tensor, totals: torch.Tensor) -> torch.Tensor:
@@ -46,19 +64,18 @@ def _invert_wide(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     blocks = padded.view(len(padded), num_blocks, _BLOCK)
     ends = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     targets = _targets(uniforms, ends[:, -1])[:, None]
-    chosen = torch.searchsorted(ends, targets, right=True)
+    # Rows without finite logits end outside: they are marked, and must only stay in range.
+    chosen = torch.searchsorted(ends, targets, right=True).clamp(max=num_blocks - 1)
     starts = torch.where(chosen > 0, ends.gather(1, (chosen - 1).clamp(min=0)), 0.0)
     inside = blocks[torch.arange(len(blocks), device=blocks.device), chosen.squeeze(1)].double()
     cumulative = inside.cumsum(-1) + starts
     # The block's end and this sum may differ in their last bits: stay on a column with weight.
     reachable = torch.minimum(targets, torch.nextafter(cumulative[:, -1:], starts))
     column = torch.searchsorted(cumulative, reachable, right=True)
-    return (chosen * _BLOCK + column).squeeze(1)
+    return (chosen * _BLOCK + column).squeeze(1).clamp(max=weights.shape[1] - 1)
 
 
-def _filtered_weights(
-    ranked: torch.Tensor, totals: torch.Tensor, batch: SamplingBatch
-) -> torch.Tensor:
+def _filtered_weights(ranked: torch.Tensor, totals: torch.Tensor, draw: _Draw) -> torch.Tensor:
     """Zero what top-k, top-p and min-p exclude.
 
     ``ranked`` [n, m] float64: exp(scaled logit - largest), descending. ``totals`` [n] float64: sum
@@ -66,92 +83,69 @@ def _filtered_weights(
     is below p; shares refer to what top-k left.
     """
     rank = torch.arange(ranked.shape[1], device=ranked.device)
-    is_in_k = (batch.top_k[:, None] == 0) | (rank < batch.top_k[:, None])
+    is_in_k = (draw.top_k[:, None] == 0) | (rank < draw.top_k[:, None])
     weights = torch.where(is_in_k, ranked, 0.0)
-    mass = torch.where(batch.top_k == 0, totals, weights.sum(-1))
+    mass = torch.where(draw.top_k == 0, totals, weights.sum(-1))
     before = weights.cumsum(-1) - weights
-    is_in_p = (before < batch.top_p[:, None].double() * mass[:, None]) | (rank == 0)
-    is_in_min_p = weights >= batch.min_p[:, None].double() * weights[:, :1]
+    is_in_p = (before < draw.top_p[:, None].double() * mass[:, None]) | (rank == 0)
+    is_in_min_p = weights >= draw.min_p[:, None].double() * weights[:, :1]
     return torch.where(is_in_p & is_in_min_p, weights, 0.0)
 
 
-def _take(batch: SamplingBatch, rows: torch.Tensor) -> SamplingBatch:
-    return SamplingBatch(
+def _take(batch: SamplingBatch, uniforms: torch.Tensor, rows: torch.Tensor) -> _Draw:
+    return _Draw(
         temperatures=batch.temperatures[rows],
         top_k=batch.top_k[rows],
         top_p=batch.top_p[rows],
         min_p=batch.min_p[rows],
-        seeds=batch.seeds[rows],
-        positions=batch.positions[rows],
-        forbidden=batch.forbidden[rows],
-        is_all_greedy=batch.is_all_greedy,
-        has_forbidden=batch.has_forbidden,
+        uniforms=uniforms[rows],
     )
 
 
-def _ranked(values: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """exp of scaled logits relative to the largest, the first column: float64."""
-    shifted = (values - values[:, :1]).double() / batch.temperatures[:, None].double()
-    return shifted.exp()
-
-
-def _sample_filtered(
-    logits: torch.Tensor,
-    totals: torch.Tensor,
-    batch: SamplingBatch,
-    uniforms: torch.Tensor,
-    num_candidates: int = _NUM_CANDIDATES,
-) -> torch.Tensor:
-    """Rows with top-k, top-p or min-p: [n, vocab] float32 to [n] ids."""
-    vocab_size = logits.shape[1]
-    num_taken = min(num_candidates, vocab_size)
-    values, ids = logits.topk(num_taken, dim=-1)
-    weights = _filtered_weights(_ranked(values, batch), totals, batch)
-    chosen = ids.gather(1, _invert(weights, uniforms)[:, None]).squeeze(1)
-    is_enough = (weights[:, -1] == 0) | (batch.top_k == num_taken)
-    if num_taken == vocab_size or bool(is_enough.all()):
-        return chosen
-    rest = (~is_enough).nonzero().squeeze(1)
-    some = _take(batch, rest)
-    more = num_candidates * 16
-    chosen[rest] = _sample_filtered(logits[rest], totals[rest], some, uniforms[rest], more)
-    return chosen
-
-
-def _sample_random(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """Rows with a temperature: [n, vocab] float32 to [n] ids."""
-    uniforms = uniform(batch.seeds, batch.positions)
-    is_filtered = (batch.top_k > 0) | (batch.top_p < 1) | (batch.min_p > 0)
+def _weights(logits: torch.Tensor, draw: _Draw) -> torch.Tensor:
+    """exp of scaled logits relative to the largest: [n, vocab] float32."""
     shifted = logits - logits.amax(-1, keepdim=True)
-    weights = shifted.div_(batch.temperatures[:, None]).exp_()
-    chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    plain = (~is_filtered).nonzero().squeeze(1)
-    if len(plain):
-        chosen[plain] = _invert_wide(weights[plain], uniforms[plain])
-    filtered = is_filtered.nonzero().squeeze(1)
-    if len(filtered):
-        totals = weights[filtered].sum(-1, dtype=torch.float64)
-        chosen[filtered] = _sample_filtered(
-            logits[filtered], totals, _take(batch, filtered), uniforms[filtered]
-        )
-    return chosen
+    return shifted.div_(draw.temperatures[:, None]).exp_()
 
 
-def sample(logits: torch.Tensor, batch: SamplingBatch) -> torch.Tensor:
-    """Choose one id per row: [n, vocab] float32 to [n] int64.
+def _draw_plain(logits: torch.Tensor, draw: _Draw) -> torch.Tensor:
+    """Rows drawn from the whole vocabulary: [n, vocab] float32 to [n] ids."""
+    return _invert_wide(_weights(logits, draw), draw.uniforms)
 
-    Raises ``DeviceError`` when a row's logits hold NaN or no finite value.
-    """
-    if batch.has_forbidden:
-        logits = _forbid(logits, batch.forbidden)
-    best, greedy = logits.max(dim=-1)
-    if not bool(torch.isfinite(best).all()):
-        message = "logits are not finite: the weights are damaged or the device is faulty"
-        raise DeviceError(message)
-    if batch.is_all_greedy:
-        return greedy
-    rows = (batch.temperatures > 0).nonzero().squeeze(1)
-    # One row after the other stays in a CPU's cache; a GPU wants them all at once.
-    for some in torch.split(rows, 1) if logits.device.type == "cpu" else (rows,):
-        greedy[some] = _sample_random(logits[some], _take(batch, some))
-    return greedy
+
+def _draw_filtered(logits: torch.Tensor, draw: _Draw) -> torch.Tensor:
+    """Rows with top-k, top-p or min-p: [n, vocab] float32 to [n] ids."""
+    totals = _weights(logits, draw).sum(-1, dtype=torch.float64)
+    vocab_size = logits.shape[1]
+    is_on_host = logits.device.type == "cpu"
+    num_taken = min(_NUM_CANDIDATES, vocab_size) if is_on_host else vocab_size
+    while True:
+        values, ids = best_tokens(logits, num_taken)
+        scaled = (values - values[:, :1]).double() / draw.temperatures[:, None].double()
+        weights = _filtered_weights(scaled.exp(), totals, draw)
+        if num_taken == vocab_size or _is_whole(weights, draw):
+            columns = _invert(weights, draw.uniforms).clamp(max=num_taken - 1)
+            return ids.gather(1, columns[:, None]).squeeze(1)
+        num_taken = min(16 * num_taken, vocab_size)
+
+
+def _is_whole(weights: torch.Tensor, draw: _Draw) -> bool:
+    """Tell whether no row keeps a token beyond the candidates. Waits for the device: CPU only."""
+    num_taken = weights.shape[1]
+    is_within_k = (draw.top_k > 0) & (draw.top_k <= num_taken)
+    return bool((is_within_k | (weights[:, -1] == 0)).all())
+
+
+def sample(logits: torch.Tensor, batch: SamplingBatch) -> Sampled:
+    """Choose one id per row of [n, vocab] float32 logits, which are adjusted in place."""
+    adjust(logits, batch)
+    best, tokens = logits.max(dim=-1)
+    groups = ((batch.plain_rows, _draw_plain), (batch.filtered_rows, _draw_filtered))
+    if any(len(rows) for rows, _ in groups):
+        uniforms = uniform(batch.seeds, batch.positions)
+        # One row after the other stays in a CPU's cache; a GPU wants them all at once.
+        size = 1 if logits.device.type == "cpu" else len(logits)
+        for rows, draw in groups:
+            for some in torch.split(rows, size) if len(rows) else ():
+                tokens[some] = draw(logits[some], _take(batch, uniforms, some))
+    return Sampled(tokens=tokens, is_valid=best.isfinite())

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from mizzen_worker.contracts.ids import InstanceId
-from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
+from mizzen_worker.contracts.messages import WIRE_VERSION, ModelIdentity
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.curve import read_server_keys
 from mizzen_worker.ipc.parent_link import Drain as DrainWish
-from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes
+from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import (
     ComputeType,
@@ -46,7 +46,7 @@ def main() -> None:
     run_child("rank", RankSettings, _run)
 
 
-def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
+def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
     link.report(Report(state="loading", num_beats=0))
     loaded = load_runner(_runner_options(settings), _Progress(link))
     keys = read_server_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
@@ -63,7 +63,7 @@ def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     gc.collect()
     gc.freeze()
     try:
-        _run_until_drained(loop, _Reporter(link, loop.counters), link, wishes)
+        _run_until_drained(loop, _Reporter(link, loop.counters), drain)
     except BaseException:
         _give_all_back(loop, endpoint)
         raise
@@ -72,21 +72,15 @@ def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     os._exit(0)
 
 
-def _run_until_drained(
-    loop: SchedulerLoop, reporter: "_Reporter", link: ParentLink, wishes: Wishes
-) -> None:
+def _run_until_drained(loop: SchedulerLoop, reporter: "_Reporter", drain: DrainHandler) -> None:
     is_draining = False
     while not (is_draining and loop.is_drained):
         loop.run_once()
         reporter.turn(state="draining" if is_draining else "ready")
-        match wishes.take():
-            case DrainWish() as wish:
-                is_draining = True
-                loop.start_drain(_drain_of(wish))
-            case Control() as control:
-                link.reply(loop.control(control))
-            case None:
-                pass
+        wish = drain.take()
+        if wish is not None:
+            is_draining = True
+            loop.start_drain(_drain_of(wish))
 
 
 def _give_all_back(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
@@ -162,7 +156,7 @@ class _Reporter:
                 state=state,
                 num_beats=self._num_turns,
                 num_live=counters.running_requests + counters.queued_requests,
-                metrics=self._recorder.samples(),
+                metrics=self._recorder.text(),
             )
         )
 
@@ -177,8 +171,7 @@ def _runner_options(settings: RankSettings) -> RunnerOptions:
         context_length=engine.context_length,
         compute_type=ComputeType(engine.dtype),
         weight_format=WeightFormat(engine.load_format),
-        num_threads=engine.threads
-        or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
+        num_threads=engine.threads or len(os.sched_getaffinity(0)),
         device=engine.device,
     )
 

@@ -1,0 +1,57 @@
+"""A forward whose logits are a pure function of token and position: no model, no KV.
+
+The logits after a token depend on that token, so a wrong last token, a wrong position or logits of
+another row change what is sampled. Rows can be spoiled.
+"""
+
+import numpy as np
+import torch
+
+from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.model_executor.model_runner import ModelRunner
+
+
+class ScriptedForward:
+    """Random logits by (token, position)."""
+
+    def __init__(self, vocab_size: int, spread: float = 2.0) -> None:
+        generator = np.random.default_rng(12)
+        self._by_token = generator.normal(0, spread, (vocab_size, vocab_size)).astype(np.float32)
+        self._by_position = generator.normal(0, spread, (64, vocab_size)).astype(np.float32)
+        self.spoiled_slots: set[int] = set()
+        self.num_logits: list[int] = []
+        self.batches: list[ForwardBatch] = []
+
+    def expected(self, token: int, position: int) -> np.ndarray:
+        """[vocab] float32."""
+        return self._by_token[token] + self._by_position[position % 64]
+
+    def run(self, batch: ForwardBatch) -> torch.Tensor:
+        self.batches.append(batch)
+        wanted = batch.sampled_tokens.tolist()
+        self.num_logits.append(len(wanted))
+        rows = np.searchsorted(batch.row_starts, wanted, side="right") - 1
+        slots = batch.row_slots[torch.from_numpy(rows)].tolist()
+        logits = np.zeros((len(wanted), self._by_token.shape[1]), dtype=np.float32)
+        for index, (token, slot) in enumerate(zip(wanted, slots, strict=True)):
+            position = int(batch.positions[token])
+            logits[index] = self.expected(int(batch.token_ids[token]), position)
+            if slot in self.spoiled_slots:
+                logits[index, 3] = np.nan
+        return torch.from_numpy(logits)
+
+
+def scripted_runner(
+    vocab_size: int = 50, max_slots: int = 8, context_length: int = 256
+) -> tuple[ModelRunner, ScriptedForward]:
+    """A real runner on a scripted forward."""
+    limits = RunnerLimits(
+        max_slots=max_slots,
+        num_pages=max_slots * context_length // 4,
+        page_size=4,
+        context_length=context_length,
+        vocab_size=vocab_size,
+    )
+    forward = ScriptedForward(vocab_size)
+    return ModelRunner(forward, limits, torch.device("cpu")), forward

@@ -1,0 +1,127 @@
+"""Owns the translation of a pass's rows into a ``ForwardBatch``; keeps nothing.
+
+The host part packs what the rows say; the device part adds what only the device knows: last tokens,
+finished slots and pages.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mizzen_worker.contracts.batch import ExtendRow, Int32Array
+from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.model_executor.device_link import StagedStep, StepPack
+from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.model_executor.step_passes import ModelPass
+
+_FROM_SLOT = -1
+"""Token id of a decode row on its way to the device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassInputs:
+    """What the host knows of a pass; packed under names that begin with ``prefix``."""
+
+    prefix: str
+    row_starts: Int32Array
+    row_lengths: Int32Array
+    num_sampled: int
+    has_extends: bool
+    has_decodes: bool
+
+
+def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -> PassInputs:
+    """Add what ``unpack_pass`` needs."""
+    extends, decodes = part.extends, part.decodes
+    num_decodes = len(decodes.slots)
+    starts, slots = decodes.starts, decodes.slots
+    counts = np.ones(num_decodes, dtype=np.int32)
+    if extends:
+        starts = _joined([row.start for row in extends], starts)
+        slots = _joined([row.slot for row in extends], slots)
+        counts = _joined([row.num_new for row in extends], counts)
+    row_starts = np.zeros(len(slots) + 1, dtype=np.int32)
+    counts.cumsum(out=row_starts[1:])
+    positions, token_slots = starts, slots
+    if extends:
+        shifts = (starts - row_starts[:-1]).repeat(counts)
+        positions = np.arange(row_starts[-1], dtype=np.int32) + shifts
+        token_slots = slots.repeat(counts)
+        token_ids = [row.token_ids for row in extends]
+        token_ids.append(np.full(num_decodes, _FROM_SLOT, dtype=np.int32))
+        pack.add_integers(prefix + "token_ids", np.concatenate(token_ids))
+    wanted = row_starts[1:] - 1
+    if not all(row.is_sampled for row in extends):
+        num_left_out = len(extends)
+        sampled = [index for index, row in enumerate(extends) if row.is_sampled]
+        wanted = np.concatenate([wanted[sampled], wanted[num_left_out:]])
+    num_sampled = len(wanted)
+    if any(row.target_ids is not None for row in extends):
+        tokens, targets = _scored_tokens(extends, row_starts)
+        wanted = np.concatenate([wanted, tokens])
+        pack.add_integers(prefix + "targets", targets)
+    columns, offsets = np.divmod(positions, page_size)
+    pack.add_integers(prefix + "row_slots", slots)
+    pack.add_integers(prefix + "token_slots", token_slots)
+    pack.add_integers(prefix + "positions", positions)
+    pack.add_integers(prefix + "page_columns", columns)
+    pack.add_integers(prefix + "page_offsets", offsets)
+    pack.add_integers(prefix + "logit_tokens", wanted)
+    return PassInputs(
+        prefix=prefix,
+        row_starts=row_starts,
+        row_lengths=(starts + counts).astype(np.int32, copy=False),
+        num_sampled=num_sampled,
+        has_extends=bool(extends),
+        has_decodes=num_decodes > 0,
+    )
+
+
+def _joined(extends: list[int], decodes: Int32Array) -> Int32Array:
+    """One value per row: the extends', then the decodes'."""
+    return np.concatenate([np.array(extends, dtype=np.int32), decodes])
+
+
+def _scored_tokens(
+    extends: tuple[ExtendRow, ...], row_starts: Int32Array
+) -> tuple[Int32Array, Int32Array]:
+    """Indices of the tokens whose logits score a target, and these targets."""
+    tokens: list[Int32Array] = []
+    targets: list[Int32Array] = []
+    for row, first_token in zip(extends, row_starts.tolist(), strict=False):
+        if row.target_ids is not None:
+            first = first_token + row.target_start - row.start
+            tokens.append(np.arange(first, first + len(row.target_ids), dtype=np.int32))
+            targets.append(row.target_ids)
+    return np.concatenate(tokens), np.concatenate(targets)
+
+
+def unpack_pass(
+    inputs: PassInputs, staged: StagedStep, slots: SlotState, page_size: int
+) -> ForwardBatch:
+    """Build the tensors of a pass; decode rows of finished slots get the sink page."""
+    longs, prefix = staged.longs, inputs.prefix
+    token_slots = longs[prefix + "token_slots"]
+    pages = slots.page_table[token_slots, longs[prefix + "page_columns"]]
+    if not inputs.has_decodes:
+        token_ids = longs[prefix + "token_ids"]
+    elif inputs.has_extends:
+        given = longs[prefix + "token_ids"]
+        is_decode = given < 0
+        token_ids = torch.where(is_decode, slots.last_tokens[token_slots], given)
+        pages = pages.masked_fill(is_decode & slots.finished[token_slots], 0)
+    else:
+        token_ids = slots.last_tokens[token_slots]
+        pages = pages.masked_fill(slots.finished[token_slots], 0)
+    return ForwardBatch(
+        token_ids=token_ids,
+        positions=longs[prefix + "positions"],
+        kv_locations=pages.long() * page_size + longs[prefix + "page_offsets"],
+        page_table=slots.page_table,
+        row_slots=longs[prefix + "row_slots"],
+        sampled_tokens=longs[prefix + "logit_tokens"],
+        row_starts=inputs.row_starts,
+        row_lengths=inputs.row_lengths,
+        page_size=page_size,
+    )

@@ -1,0 +1,46 @@
+"""Owns what changes logits before a token is chosen: bias, penalties, forbidden ids; in place.
+
+Order: bias, then repetition, frequency and presence penalty, then forbidden ids. Rows that none of
+them names are not touched.
+"""
+
+import torch
+
+from mizzen_worker.sampler.sampling_batch import LogitBias, Penalties, SamplingBatch
+
+
+def adjust(logits: torch.Tensor, batch: SamplingBatch) -> None:
+    """Change [n, vocab] float32 logits as their rows' parameters say."""
+    if batch.bias is not None:
+        _add_bias(logits, batch.bias)
+    if batch.penalties is not None:
+        _penalise(logits, batch.penalties)
+    if batch.forbidden is not None:
+        forbidden = batch.forbidden
+        nothing = torch.full_like(forbidden.ids, float("-inf"), dtype=logits.dtype)
+        logits.index_put_((forbidden.rows, forbidden.ids), nothing)
+
+
+def _add_bias(logits: torch.Tensor, bias: LogitBias) -> None:
+    index = (bias.rows, bias.ids)
+    logits.index_put_(index, logits[index] + bias.values)
+
+
+def _penalise(logits: torch.Tensor, penalties: Penalties) -> None:
+    # One row after the other stays in a CPU's cache; a GPU wants them all at once.
+    size = 1 if logits.device.type == "cpu" else max(1, len(penalties.rows))
+    for rows, tally_rows, repetition, frequency, presence in zip(
+        torch.split(penalties.rows, size),
+        torch.split(penalties.tally_rows, size),
+        torch.split(penalties.repetition[:, None], size),
+        torch.split(penalties.frequency[:, None], size),
+        torch.split(penalties.presence[:, None], size),
+        strict=True,
+    ):
+        tallies = penalties.tallies[tally_rows]
+        values = logits[rows]
+        repeated = torch.where(values > 0, values / repetition, values * repetition)
+        values = torch.where(tallies > 0, repeated, values)
+        counts = tallies >> 1
+        values -= counts * frequency + (counts > 0) * presence
+        logits[rows] = values
