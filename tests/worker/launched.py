@@ -73,16 +73,22 @@ class Launched:
         self.process.wait()
 
     def children(self) -> dict[str, int]:
-        """Give the process ids of the children by module."""
-        found = {}
+        """Give the process ids of the children by module; of one each where there are several."""
+        return {module: pid for pid, module in self._modules()}
+
+    def pid_of(self, part: str) -> int:
+        return self.pids_of(part)[0]
+
+    def pids_of(self, part: str) -> list[int]:
+        return sorted(pid for pid, module in self._modules() if part in module)
+
+    def _modules(self) -> list[tuple[int, str]]:
+        found = []
         for pid in _child_pids(self.process.pid):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"-m" in words:
-                found[words[words.index(b"-m") + 1].decode()] = pid
+                found.append((pid, words[words.index(b"-m") + 1].decode()))
         return found
-
-    def pid_of(self, part: str) -> int:
-        return next(pid for module, pid in self.children().items() if part in module)
 
     def until_ready(self, path: str = "/health/ready") -> None:
         self.until(lambda: self.probe(path) == 200)

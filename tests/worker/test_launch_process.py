@@ -174,8 +174,8 @@ def test_a_taken_port_is_said_in_one_sentence(tmp_path: Path, model: Path) -> No
             log=tmp_path / "log",
             admin_port=free_port(),
         ) as served:
-            assert served.process.wait(60) == 1
-            said = f"front ended with exit status 1: --http-port: 127.0.0.1:{port} cannot be bound"
+            assert served.process.wait(60) == 2
+            said = f"mizzen serve: --http-port: 127.0.0.1:{port} cannot be bound"
             assert said in served.log.read_text()
 
 

@@ -9,9 +9,11 @@ import httpx
 import pytest
 
 from mizzen_worker.contracts.drain import DrainMode
+from mizzen_worker.contracts.messages import ControlVerb, Reply
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.admin import admin_app
 from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
+from mizzen_worker.supervision.pod_control import PodControl
 from mizzen_worker.supervision.progress import Announcer, Progress
 
 
@@ -81,6 +83,57 @@ class _Pod:
         self.drains.append((mode, deadline_s))
 
 
+class _Processes:
+    """Two fronts and a rank, one front of which says nothing."""
+
+    def process_ids(self) -> dict[str, int | None]:
+        return {"front-0": 1, "front-1": None, "rank": 2}
+
+    async def ask(
+        self, kind: str, verb: ControlVerb, arguments: dict[str, str]
+    ) -> dict[str, Reply | None]:
+        if kind == "rank":
+            return {"rank": _reply(freed_kv_tokens="32")}
+        ended = str(int(arguments.get("request_id") == "live"))
+        return {"front-0": _reply(ended=ended), "front-1": None}
+
+
+def _reply(**facts: str) -> Reply:
+    return Reply(control_id=1, is_ok=True, message="done", facts=facts)
+
+
+def _control() -> PodControl:
+    return PodControl(
+        processes=_Processes(), has_fronts=True, has_ranks=True, facts={"role": "serve"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "facts"),
+    [
+        ("/abort_request", '{"request_id": "live"}', 200, {"ended": 1, "unanswered": ["front-1"]}),
+        ("/abort_request", '{"request_id": "gone"}', 503, {"ended": 0, "unanswered": ["front-1"]}),
+        ("/abort_request", "{}", 400, {}),
+        ("/flush_cache", "", 200, {"freed_kv_tokens": 32, "flushed": 1, "unanswered": []}),
+    ],
+)
+def test_control_routes_say_what_happened(
+    path: str, body: str, status: int, facts: dict[str, object]
+) -> None:
+    async def scenario() -> None:
+        transport = httpx.ASGITransport(admin_app(_Pod(), _control(), default_deadline_s=7))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            answer = await client.post(path, content=body)
+            assert answer.status_code == status, answer.text
+            assert facts.items() <= answer.json().items()
+            info = (await client.get("/server_info")).json()
+            assert info["processes"]["rank"] == {"pid": 2, "freed_kv_tokens": "32"}
+            assert info["processes"]["front-1"] == {"pid": None}
+            assert (await client.get(path)).status_code == 405
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
@@ -101,7 +154,7 @@ class _Pod:
 def test_admin_port(method: str, path: str, status: int, text: str) -> None:
     async def scenario() -> None:
         pod = _Pod("rank is loading")
-        transport = httpx.ASGITransport(admin_app(pod, default_deadline_s=7))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(admin_app(pod, _control(), default_deadline_s=7))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
             answer = await client.request(method, path)
         assert answer.status_code == status
@@ -121,11 +174,12 @@ def test_nobody_else_may_drain_the_pod(host: str, status: int) -> None:
     async def scenario() -> None:
         pod = _Pod(None)
         transport = httpx.ASGITransport(
-            admin_app(pod, default_deadline_s=7),  # type: ignore[arg-type]
+            admin_app(pod, _control(), default_deadline_s=7),  # type: ignore[arg-type]
             client=(host, 1234),
         )
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
             assert (await client.post("/drain")).status_code == status
+            assert (await client.post("/flush_cache")).status_code == status
             assert (await client.get("/health")).status_code == 200
         assert bool(pod.drains) == (status == 200)
 
@@ -136,8 +190,8 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
     out = io.StringIO()
     progress = Progress(out=out, is_terminal=True)
     for share in (0.0, 0.5, 1.0):
-        progress.note(Report(state="loading", num_beats=0, progress=share))
-    progress.note(Report(state="ready", num_beats=1))
+        progress.note("rank", Report(state="loading", num_beats=0, progress=share))
+    progress.note("rank", Report(state="ready", num_beats=1))
     assert out.getvalue().endswith("] 100%\n")
     assert " 50%" in out.getvalue()
 
@@ -145,10 +199,10 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
 def test_url_and_a_line_that_works_are_announced_once() -> None:
     out = io.StringIO()
     announcer = Announcer(served_name="m", out=out)
-    announcer.note("front", Report(state="waiting", num_beats=1, detail="0.0.0.0 80"))
+    announcer.note(Report(state="waiting", num_beats=1, detail="0.0.0.0 80"))
     assert out.getvalue() == ""
     for _ in range(2):
-        announcer.note("front", Report(state="ready", num_beats=1, detail="0.0.0.0 80"))
+        announcer.note(Report(state="ready", num_beats=1, detail="0.0.0.0 80"))
     text = out.getvalue()
     assert text.count("m is served at http://127.0.0.1:80/v1") == 1
     body = text.split("-d '")[1].rstrip("'\n")

@@ -11,7 +11,7 @@ from tests.worker.supervision.child_of_three_lives import Lives
 from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.child import ChildSpec
-from mizzen_worker.supervision.supervisor import DrainPlan, Supervisor
+from mizzen_worker.supervision.supervisor import DrainPlan, Listeners, Supervisor
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,6 +27,7 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
 
         spec = ChildSpec(
             name="child",
+            kind="child",
             module="tests.worker.supervision.child_of_three_lives",
             configuration=Lives(file=str(tmp_path / "lives")),
             is_restarted=True,
@@ -37,7 +38,7 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
             clock=time.monotonic,
             environment={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'worker'}"},
             stuck_limit_s=60,
-            on_report=on_report,
+            listeners=Listeners(on_report=on_report),
         )
         running = asyncio.create_task(supervisor.run())
         seen = asyncio.create_task(_until(lives_ready, 3))

@@ -25,6 +25,7 @@ class HttpOptions:
     max_body_bytes: int
     max_live_requests: int
     resume_timeout_s: float
+    tokenizer_workers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

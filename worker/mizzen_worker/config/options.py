@@ -128,8 +128,13 @@ OPTIONS: tuple[Option, ...] = (
         metavar="SECONDS", field="resume_timeout_s",
     ),
     _option(
+        "--tokenizer-workers", HttpOptions, parse.number(1, 64), "1",
+        "front processes behind the public port, each with its own detokenizer", roles=_FRONT,
+        metavar="COUNT",
+    ),
+    _option(
         names.FLAG_ADMIN_HOST, AdminOptions, parse.text, "127.0.0.1",
-        "address that the admin port binds (probes, metrics, drain)", metavar="HOST",
+        "address that the admin port binds (probes, metrics, drain, control)", metavar="HOST",
     ),
     _option(
         names.FLAG_ADMIN_PORT, AdminOptions, parse.number(0, 65535), str(names.PORT_ADMIN),
@@ -146,7 +151,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _option(
         "--stuck-limit", AdminOptions, parse.seconds(1), "120",
-        "seconds without a sign of life after which a process counts as stuck",
+        "seconds that a loop may stand still: its process is ended, and serve starts it again",
         metavar="SECONDS", field="stuck_limit_s",
     ),
     _option(
@@ -235,8 +240,12 @@ OPTIONS: tuple[Option, ...] = (
         for flag, what in (
             (names.FLAG_TENSOR_PARALLEL, "ranks that share each layer"),
             (names.FLAG_PIPELINE_PARALLEL, "ranks that share the layers out"),
-            (names.FLAG_DATA_PARALLEL, "copies of the model in one worker"),
         )
+    ),
+    _option(
+        names.FLAG_DATA_PARALLEL, EngineOptions, parse.number(1, 64), "1",
+        "ranks with a whole copy of the model and KV memory of their own; cuda takes a GPU each,"
+        " the CPU's threads are divided", roles=_ENGINE, metavar="COUNT",
     ),
     _choice(
         "--log-level", LogOptions, ("info", "debug", "warning", "error"),

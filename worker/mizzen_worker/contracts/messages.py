@@ -171,6 +171,8 @@ class ControlVerb(enum.Enum):
     FLUSH_CACHE = "flush_cache"
     DRAIN = "drain"
     DESCRIBE = "describe"
+    ABORT = "abort"
+    """Argument ``request_id``; facts: ``ended``, how many live requests that was."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):

@@ -20,7 +20,6 @@ PATH_STARTUP = "/health/startup"
 PATH_METRICS = "/metrics"
 PATH_DRAIN = "/drain"
 """POST, query ``mode`` (handback or finish) and ``deadline_s``; admin port only."""
-
 ENV_ROLE = "MIZZEN_ROLE"
 ENV_NODE_COUNT = "MIZZEN_NODE_COUNT"
 ENV_NODE_RANK = "MIZZEN_NODE_RANK"

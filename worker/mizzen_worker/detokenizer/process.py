@@ -14,7 +14,7 @@ from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.codec import from_detokenizer_codec, to_detokenizer_codec
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
+from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes
 from mizzen_worker.ipc.zmq_channel import bind
 from mizzen_worker.vocabulary.load import load_vocabulary
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
@@ -73,11 +73,11 @@ def main() -> None:
     run_child("detokenizer", DetokenizerSettings, _run)
 
 
-def _run(settings: DetokenizerSettings, link: ParentLink, drain: DrainHandler) -> None:
+def _run(settings: DetokenizerSettings, link: ParentLink, wishes: Wishes) -> None:
     server = DetokenizerServer(settings)
     num_turns = 0
     reported_s = 0.0
-    while drain.take() is None:
+    while wishes.take() is None:
         server.run_once(_IDLE_WAIT_S)
         num_turns += 1
         now_s = time.monotonic()

@@ -7,13 +7,19 @@ from mizzen_worker.observability.process_log import ProcessLog
 
 
 class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a front process's configuration."""
+    """All of a front process's configuration.
+
+    ``http_fd`` is the inherited listening socket that all fronts share, ``launcher`` the path of
+    the socket on which the launcher answers its own fronts.
+    """
 
     model: str
     served_name: str
     instance_id: str
     http: HttpOptions
+    http_fd: int
     workers: tuple[str, ...]
     curve_dir: str | None
     detokenizer: str
+    launcher: str
     log: ProcessLog

@@ -4,6 +4,7 @@ Owns no decision. Started by the launcher with its whole configuration; imports 
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
@@ -14,15 +15,16 @@ from pathlib import Path
 import uvloop
 
 from mizzen_worker.contracts.ids import InstanceId, TokenId
-from mizzen_worker.contracts.operator_names import FLAG_HTTP_PORT
+from mizzen_worker.contracts.messages import Control
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
+from mizzen_worker.http_api.front_control import FrontControl
 from mizzen_worker.http_api.front_settings import FrontSettings
-from mizzen_worker.http_api.server import Server, listen, make_server
+from mizzen_worker.http_api.server import Server, make_server
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.connection import WorkerConnection
 from mizzen_worker.ipc.curve import read_client_keys
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
+from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.ipc.zmq_link import ZmqLinks
 from mizzen_worker.observability.recorder import Recorder
@@ -48,6 +50,7 @@ class _Front:
     engine: FrontEngine
     pool: WorkerPool
     texts: LinkTextChannel
+    control: FrontControl
 
 
 def main() -> None:
@@ -55,12 +58,11 @@ def main() -> None:
     run_child("front", FrontSettings, _run)
 
 
-def _run(settings: FrontSettings, link: ParentLink, drain: DrainHandler) -> None:
-    http = settings.http
-    listener = listen(http.http_host, http.http_port, flag=FLAG_HTTP_PORT)
+def _run(settings: FrontSettings, link: ParentLink, wishes: Wishes) -> None:
+    listener = socket.socket(fileno=settings.http_fd)
     link.report(Report(state="starting", num_beats=0))
     vocabulary = load_vocabulary(Path(settings.model))
-    uvloop.run(_serve(settings, vocabulary, listener, link, drain))
+    uvloop.run(_serve(settings, vocabulary, listener, link, wishes))
 
 
 async def _serve(
@@ -68,7 +70,7 @@ async def _serve(
     vocabulary: Vocabulary,
     listener: socket.socket,
     link: ParentLink,
-    drain: DrainHandler,
+    wishes: Wishes,
 ) -> None:
     front = _build(settings, vocabulary)
     server = make_server(create_app(front.engine), grace_s=5)
@@ -77,7 +79,7 @@ async def _serve(
         asyncio.create_task(front.pool.run()),
         asyncio.create_task(front.texts.run(front.manager)),
         asyncio.create_task(front.manager.run()),
-        asyncio.create_task(_report(front, link, drain, server, f"{host} {port}")),
+        asyncio.create_task(_report(front, link, wishes, server, f"{host} {port}")),
     ]
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await asyncio.wait({serving, *tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,26 +145,41 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
         random_bits=secrets.randbits,
         started_at=int(_wall_clock()),
     )
-    return _Front(manager=manager, engine=engine, pool=pool, texts=texts)
+    control = FrontControl(manager=manager)
+    return _Front(manager=manager, engine=engine, pool=pool, texts=texts, control=control)
 
 
 async def _report(
-    front: _Front, link: ParentLink, drain: DrainHandler, server: Server, address: str
+    front: _Front, link: ParentLink, wishes: Wishes, server: Server, address: str
 ) -> None:
-    """Say once in a while how it goes, and carry out a drain.
+    """Say once in a while how it goes, and carry out the launcher's wishes.
 
     A front that reached a worker once stays ready while it has none: it holds open streams and
     answers new requests with 503 and Retry-After. Not ready, it would leave its Service, and new
     clients would find nobody who tells them when to come back.
     """
+    loop = asyncio.get_running_loop()
+    wished = asyncio.Event()
+
+    def wake() -> None:
+        # The loop may be over already; nothing is wished of it then.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(wished.set)
+
+    wishes.wake_by(wake)
     was_ready = False
     num_beats = 0
     ends_at_s: float | None = None
+    answering: set[asyncio.Task[None]] = set()
     while True:
-        wish = drain.take()
-        if wish is not None:
-            front.manager.drain()
-            ends_at_s = time.monotonic() + wish.deadline_s
+        wished.clear()
+        while (wish := wishes.take()) is not None:
+            if isinstance(wish, Drain):
+                front.manager.drain()
+                ends_at_s = time.monotonic() + wish.deadline_s
+            else:
+                answering.add(asyncio.create_task(_answer(front.control, wish, link)))
+        answering = {task for task in answering if not task.done()}
         num_live = front.manager.num_live
         if ends_at_s is not None and (num_live == 0 or time.monotonic() > ends_at_s):
             server.should_exit = True
@@ -176,10 +193,16 @@ async def _report(
                 num_beats=num_beats,
                 detail=address,
                 num_live=num_live,
-                metrics=front.engine.recorder.text() if num_beats % 4 == 1 else "",
+                metrics=front.engine.recorder.samples() if num_beats % 4 == 1 else (),
             )
         )
-        await asyncio.sleep(_REPORT_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REPORT_S):
+                await wished.wait()
+
+
+async def _answer(control: FrontControl, asked: Control, link: ParentLink) -> None:
+    link.reply(await control.answer(asked))
 
 
 def _wall_clock() -> float:

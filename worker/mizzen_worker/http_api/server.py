@@ -6,6 +6,7 @@ Binding comes before anything slow, so that a taken port is said at once.
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -50,4 +51,12 @@ def listen(host: str, port: int, *, flag: str) -> socket.socket:
         listener.close()
         msg = f"{flag}: {host}:{port} cannot be bound: {error.strerror}; give another port"
         raise ConfigError(msg) from error
+    return listener
+
+
+def listen_privately(path: Path) -> socket.socket:
+    """Bind a unix socket; who can reach it is the folder's business."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(_BACKLOG)
     return listener

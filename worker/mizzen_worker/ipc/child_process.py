@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from mizzen_worker.contracts.errors import WorkerError
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report, tie_to_parent
+from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes, tie_to_parent
 from mizzen_worker.observability.process_log import ProcessLog
 
 logger = logging.getLogger(__name__)
@@ -30,16 +30,16 @@ SettingsT = TypeVar("SettingsT", bound=ChildSettings)
 
 
 def run_child(
-    name: str, kind: type[SettingsT], work: Callable[[SettingsT, ParentLink, DrainHandler], None]
+    name: str, kind: type[SettingsT], work: Callable[[SettingsT, ParentLink, Wishes], None]
 ) -> None:
     """Do a child's work; the process's one argument is the descriptor of its line."""
     link = ParentLink(int(sys.argv[1]))
     settings = link.read_configuration(kind)
-    drain = DrainHandler()
-    tie_to_parent(link, drain)
+    wishes = Wishes()
+    tie_to_parent(link, wishes)
     settings.log.start(name)
     try:
-        work(settings, link, drain)
+        work(settings, link, wishes)
     except Exception as error:
         logger.exception("process fails")
         told = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"

@@ -1,8 +1,9 @@
 """Owns the private line between the launcher and a child: configuration down, reports up.
 
 A SOCK_SEQPACKET pair: every packet is one msgpack message, the first one down is the child's whole
-configuration, and the end of the line tells either side that the other is dead. Owns no processes.
-Reports are never waited for: a child whose parent does not read drops them.
+configuration, later ones are wishes: to drain, or a ``Control`` that a ``Reply`` answers. The end
+of the line tells either side that the other is dead. Owns no processes. Reports are never waited
+for: a child whose parent does not read drops them.
 """
 
 import ctypes
@@ -10,12 +11,16 @@ import os
 import signal
 import socket
 import threading
+from collections import deque
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
 from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.errors import WireError
+from mizzen_worker.contracts.messages import Control, Reply
+from mizzen_worker.observability.samples import Sample
 
 MAX_PACKET_BYTES = 128 * 1024
 _PR_SET_PDEATHSIG = 1
@@ -27,7 +32,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     """What a child says about itself, once a second and on each change.
 
     ``num_beats`` grows with every turn of the child's loop: a loop that stands still is stuck.
-    ``progress`` is 0 to 1 while loading. ``metrics`` is Prometheus text.
+    ``progress`` is 0 to 1 while loading. ``metrics`` is empty in most reports: the last ones that
+    were told still hold.
     """
 
     state: str
@@ -35,7 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     progress: float = 0.0
     detail: str = ""
     num_live: int = 0
-    metrics: str = ""
+    metrics: tuple[Sample, ...] = ()
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
@@ -45,13 +51,18 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     deadline_s: float
 
 
+Wish = Drain | Control
+"""What a launcher asks of a child."""
+FromChild = Report | Reply
+
+
 class ParentLink:
-    """A child's end. ``report`` may be called by any thread, the rest by one."""
+    """A child's end. ``report`` and ``reply`` may be called by any thread, the rest by one."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Drain).decode
+        self._decode = msgspec.msgpack.Decoder(Wish).decode
 
     def read_configuration(self, kind: type[Configuration]) -> Configuration:
         """Wait for the first packet and decode it."""
@@ -60,12 +71,19 @@ class ParentLink:
 
     def report(self, report: Report) -> None:
         """Tell the launcher; dropped when it does not read."""
+        self._send(report)
+
+    def reply(self, reply: Reply) -> None:
+        """Answer a ``Control``; dropped when the launcher does not read."""
+        self._send(reply)
+
+    def _send(self, message: FromChild) -> None:
         try:
-            self._socket.send(self._encode(report), socket.MSG_DONTWAIT)
+            self._socket.send(self._encode(message), socket.MSG_DONTWAIT)
         except OSError:
             return
 
-    def wait(self) -> Drain | None:
+    def wait(self) -> Wish | None:
         """Wait for the launcher's next wish; None when the launcher is dead."""
         packet = self._socket.recv(MAX_PACKET_BYTES)
         return self._decode(packet) if packet else None
@@ -77,7 +95,7 @@ class ChildLink:
     def __init__(self, line: socket.socket) -> None:
         self._socket = line
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Report).decode
+        self._decode = msgspec.msgpack.Decoder(FromChild).decode
 
     def fileno(self) -> int:
         """Give the descriptor to watch for reading."""
@@ -94,8 +112,8 @@ class ChildLink:
         except OSError:
             return
 
-    def receive(self) -> Report | None:
-        """Take one report that is there; None at the end of the line."""
+    def receive(self) -> FromChild | None:
+        """Take one message that is there; None at the end of the line."""
         packet = self._socket.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
         return self._decode(packet) if packet else None
 
@@ -112,27 +130,29 @@ def open_pair() -> tuple[ChildLink, socket.socket]:
     return ChildLink(ours), theirs
 
 
-class DrainHandler:
-    """Holds the launcher's wish until the loop asks for it."""
+class Wishes:
+    """Holds the launcher's wishes until the child's loop asks for them."""
 
     def __init__(self) -> None:
-        self._wish: Drain | None = None
-        self._wished = threading.Event()
+        self._arrived: deque[Wish] = deque()
+        self._wake: Callable[[], None] | None = None
 
-    def __call__(self, wish: Drain) -> None:
-        """Note a wish; the latest counts."""
-        self._wish = wish
-        self._wished.set()
+    def __call__(self, wish: Wish) -> None:
+        """Note a wish; called by the thread that reads the line."""
+        self._arrived.append(wish)
+        if self._wake is not None:
+            self._wake()
 
-    def take(self) -> Drain | None:
-        """Give a wish not taken yet."""
-        if not self._wished.is_set():
-            return None
-        self._wished.clear()
-        return self._wish
+    def wake_by(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called, by another thread, whenever a wish arrives."""
+        self._wake = wake
+
+    def take(self) -> Wish | None:
+        """Give the oldest wish not taken yet."""
+        return self._arrived.popleft() if self._arrived else None
 
 
-def tie_to_parent(link: ParentLink, on_drain: DrainHandler) -> None:
+def tie_to_parent(link: ParentLink, wishes: Wishes) -> None:
     """End this process when its launcher dies, whatever it is doing; take the launcher's wishes.
 
     The kernel's own signal covers a process that hangs in native code; the end of the line covers a
@@ -143,7 +163,7 @@ def tie_to_parent(link: ParentLink, on_drain: DrainHandler) -> None:
 
     def watch() -> None:
         while (wish := link.wait()) is not None:
-            on_drain(wish)
+            wishes(wish)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

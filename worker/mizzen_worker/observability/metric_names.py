@@ -20,6 +20,14 @@ class MetricKind(enum.Enum):
     HISTOGRAM = "histogram"
 
 
+class Merge(enum.Enum):
+    """What one gauge of several processes comes to; counters and histograms always add up."""
+
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """One family; ``process`` says who exposes it."""
@@ -29,6 +37,8 @@ class Metric:
     meaning: str
     process: str
     labels: tuple[str, ...] = ()
+    merge: Merge = Merge.SUM
+    buckets: tuple[float, ...] = LATENCY_BUCKETS_S
 
 
 def _front(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
@@ -141,6 +151,12 @@ PROCESS_RESTARTS = _launcher(
     "Times a process was started again.",
     "process",
 )
+PROCESS_STUCK = _launcher(
+    "mizzen_stuck_processes_total",
+    MetricKind.COUNTER,
+    "Times a process was ended because its loop stood still.",
+    "process",
+)
 
 METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS,
@@ -169,4 +185,5 @@ METRICS: tuple[Metric, ...] = (
     ENGINE_HANDED_BACK,
     PROCESS_UP,
     PROCESS_RESTARTS,
+    PROCESS_STUCK,
 )

@@ -9,12 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from mizzen_worker.observability.metric_names import (
-    LATENCY_BUCKETS_S,
-    METRICS,
-    Metric,
-    MetricKind,
-)
+from mizzen_worker.observability.metric_names import METRICS, Metric, MetricKind
+from mizzen_worker.observability.samples import Sample
 
 
 class Recorder:
@@ -45,6 +41,14 @@ class Recorder:
         for _ in range(num_times):
             histogram.observe(value_s)
 
+    def samples(self) -> tuple[Sample, ...]:
+        """Give every value, to be added up with those of other processes."""
+        return tuple(
+            Sample(sample.name, tuple(sample.labels.items()), sample.value)
+            for family in _WithoutCreationTimes(self._registry).collect()
+            for sample in family.samples
+        )
+
     def text(self) -> str:
         """Give everything in the Prometheus text format."""
         return generate_latest(_WithoutCreationTimes(self._registry)).decode()
@@ -58,7 +62,7 @@ class Recorder:
                 self._gauges[name] = Gauge(name, meaning, labels, registry=self._registry)
             case MetricKind.HISTOGRAM:
                 self._histograms[name] = Histogram(
-                    name, meaning, labels, registry=self._registry, buckets=LATENCY_BUCKETS_S
+                    name, meaning, labels, registry=self._registry, buckets=metric.buckets
                 )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mizzen_worker.cache.controller import UnifiedRadixCache
 from mizzen_worker.contracts.batch import PendingStep, Runner, StepResult
 from mizzen_worker.contracts.errors import InvariantError, StepError
-from mizzen_worker.contracts.messages import HandBackCause
+from mizzen_worker.contracts.messages import Control, HandBackCause, Reply
 from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.memory.allocator import PageAllocator
@@ -105,6 +105,12 @@ class SchedulerLoop:
         """
         self._reception.start_drain(drain)
         self._state.outbox.flush()
+
+    def control(self, control: Control) -> Reply:
+        """Do what the launcher asks, as for a peer; call between iterations."""
+        reply = self._reception.control(control)
+        self._state.outbox.flush()
+        return reply
 
     def announce_restart(self) -> None:
         """Hand every live request back; for after ``run_once`` raised, before the process ends.

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from mizzen_worker.contracts.ids import InstanceId
-from mizzen_worker.contracts.messages import WIRE_VERSION, ModelIdentity
+from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.curve import read_server_keys
 from mizzen_worker.ipc.parent_link import Drain as DrainWish
-from mizzen_worker.ipc.parent_link import DrainHandler, ParentLink, Report
+from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import (
     ComputeType,
@@ -46,7 +46,7 @@ def main() -> None:
     run_child("rank", RankSettings, _run)
 
 
-def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
+def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     link.report(Report(state="loading", num_beats=0))
     loaded = load_runner(_runner_options(settings), _Progress(link))
     keys = read_server_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
@@ -63,7 +63,7 @@ def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
     gc.collect()
     gc.freeze()
     try:
-        _run_until_drained(loop, _Reporter(link, loop.counters), drain)
+        _run_until_drained(loop, _Reporter(link, loop.counters), link, wishes)
     except BaseException:
         _give_all_back(loop, endpoint)
         raise
@@ -72,15 +72,21 @@ def _run(settings: RankSettings, link: ParentLink, drain: DrainHandler) -> None:
     os._exit(0)
 
 
-def _run_until_drained(loop: SchedulerLoop, reporter: "_Reporter", drain: DrainHandler) -> None:
+def _run_until_drained(
+    loop: SchedulerLoop, reporter: "_Reporter", link: ParentLink, wishes: Wishes
+) -> None:
     is_draining = False
     while not (is_draining and loop.is_drained):
         loop.run_once()
         reporter.turn(state="draining" if is_draining else "ready")
-        wish = drain.take()
-        if wish is not None:
-            is_draining = True
-            loop.start_drain(_drain_of(wish))
+        match wishes.take():
+            case DrainWish() as wish:
+                is_draining = True
+                loop.start_drain(_drain_of(wish))
+            case Control() as control:
+                link.reply(loop.control(control))
+            case None:
+                pass
 
 
 def _give_all_back(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
@@ -156,7 +162,7 @@ class _Reporter:
                 state=state,
                 num_beats=self._num_turns,
                 num_live=counters.running_requests + counters.queued_requests,
-                metrics=self._recorder.text(),
+                metrics=self._recorder.samples(),
             )
         )
 
@@ -171,7 +177,8 @@ def _runner_options(settings: RankSettings) -> RunnerOptions:
         context_length=engine.context_length,
         compute_type=ComputeType(engine.dtype),
         weight_format=WeightFormat(engine.load_format),
-        num_threads=engine.threads or len(os.sched_getaffinity(0)),
+        num_threads=engine.threads
+        or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
         device=engine.device,
     )
 

@@ -1,5 +1,7 @@
 """Owns the configuration of a rank's process; apart from its wiring, which imports torch."""
 
+from dataclasses import replace
+
 import msgspec
 
 from mizzen_worker.config.groups import EngineOptions
@@ -15,4 +17,12 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: str
     curve_dir: str | None
     engine: EngineOptions
+    """``threads`` 0 is this rank's share of the cores there are."""
     log: ProcessLog
+
+
+def rank_share(engine: EngineOptions, *, rank: int, num_ranks: int) -> EngineOptions:
+    """Give one of several ranks its own device and its share of the CPU's threads."""
+    threads = 0 if engine.threads == 0 else max(1, engine.threads // num_ranks)
+    device = f"cuda:{rank}" if engine.device == "cuda" and num_ranks > 1 else engine.device
+    return replace(engine, device=device, threads=threads)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mizzen_worker.cache.page_key import Namespace
 from mizzen_worker.contracts.drain import DrainMode
-from mizzen_worker.contracts.ids import PeerId
+from mizzen_worker.contracts.ids import PeerId, RequestId
 from mizzen_worker.contracts.messages import (
     WIRE_VERSION,
     Abort,
@@ -87,6 +87,33 @@ class Reception:
             for req in self._state.roster.live():
                 self._ending.hand_back(req, HandBackCause.DRAINING)
 
+    def control(self, message: Control) -> Reply:
+        """Do or tell what an administrator wants."""
+        state = self._state
+        match message.verb:
+            case ControlVerb.FLUSH_CACHE:
+                num_pages = state.residency.cache.flush()
+                facts = {"freed_kv_tokens": str(num_pages * state.limits.page_size)}
+                return control.accepted(message, "flushed what no request uses", facts)
+            case ControlVerb.DRAIN:
+                drain = control.parse_drain(message.arguments, self._clock())
+                if isinstance(drain, str):
+                    return control.refused(message, drain)
+                num_live = len(state.roster)
+                self.start_drain(drain)
+                facts = {"live_requests": str(num_live), "mode": drain.mode.value}
+                return control.accepted(message, "draining", facts)
+            case ControlVerb.DESCRIBE:
+                state.refresh_gauges()
+                facts = control.describe(state.settings, state.counters)
+                return control.accepted(message, "described", facts)
+            case ControlVerb.ABORT:
+                req = state.roster.get(RequestId(message.arguments.get("request_id", "")))
+                if req is not None:
+                    self._ending.finish(req, _ABORTED)
+                facts = {"ended": str(int(req is not None))}
+                return control.accepted(message, "aborted", facts)
+
     def _wait_s(self) -> float:
         if len(self._state.roster):
             return 0.0
@@ -102,7 +129,7 @@ class Reception:
             case Attach():
                 self._attach(peer)
             case Control():
-                self._endpoint.send(peer, self._control(message))
+                self._endpoint.send(peer, self.control(message))
             case Heartbeat():
                 pass  # The endpoint has booked its credit.
 
@@ -206,26 +233,6 @@ class Reception:
             retry_after_s=retry_after_s,
         )
         self._endpoint.send(peer, message)
-
-    def _control(self, message: Control) -> Reply:
-        state = self._state
-        match message.verb:
-            case ControlVerb.FLUSH_CACHE:
-                num_pages = state.residency.cache.flush()
-                facts = {"freed_kv_tokens": str(num_pages * state.limits.page_size)}
-                return control.accepted(message, "flushed what no request uses", facts)
-            case ControlVerb.DRAIN:
-                drain = control.parse_drain(message.arguments, self._clock())
-                if isinstance(drain, str):
-                    return control.refused(message, drain)
-                num_live = len(state.roster)
-                self.start_drain(drain)
-                facts = {"live_requests": str(num_live), "mode": drain.mode.value}
-                return control.accepted(message, "draining", facts)
-            case ControlVerb.DESCRIBE:
-                state.refresh_gauges()
-                facts = control.describe(state.settings, state.counters)
-                return control.accepted(message, "described", facts)
 
     def _lose(self, peer: PeerId) -> None:
         self._peers.pop(peer, None)

@@ -1,13 +1,17 @@
-"""Owns the admin port: probes, metrics, drain; owns no processes (``Supervisor`` does).
+"""Owns the admin routes: probes, metrics, drain, control; owns no processes (``Supervisor`` does).
 
-Never reachable through the public port. Plain ASGI: the launcher stays small and starts at once.
+Served on the launcher's own port, where only this machine may change anything, and on a socket in
+its private folder for its own front processes. Plain ASGI: the launcher starts at once.
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
+import msgspec
+
+from mizzen_worker.contracts.admin_paths import PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO
 from mizzen_worker.contracts.drain import DRAIN_MODES, DrainMode
 from mizzen_worker.contracts.operator_names import (
     PATH_DRAIN,
@@ -17,8 +21,12 @@ from mizzen_worker.contracts.operator_names import (
     PATH_STARTUP,
 )
 from mizzen_worker.supervision.health import PodHealth
+from mizzen_worker.supervision.pod_control import Answer
 
 _MAX_DEADLINE_S = 86_400.0
+_MAX_BODY_BYTES = 64 * 1024
+_POST_PATHS = frozenset({PATH_DRAIN, PATH_ABORT, PATH_FLUSH})
+_TEXT, _JSON = b"text/plain; charset=utf-8", b"application/json"
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,34 +50,94 @@ class Pod(Protocol):
         ...
 
 
-def admin_app(pod: Pod, *, default_deadline_s: float) -> AsgiApp:
-    """Make the application."""
+class Control(Protocol):
+    """What can be done to the processes of the pod."""
 
-    async def app(scope: Message, _receive: Receive, send: Send) -> None:
+    async def abort(self, request_id: str) -> Answer:
+        """End the live requests of an id."""
+        ...
+
+    async def flush_cache(self) -> Answer:
+        """Empty the prefix caches of what no request uses."""
+        ...
+
+    async def describe(self) -> Answer:
+        """Tell what every process says of itself."""
+        ...
+
+
+class AbortBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of an abort."""
+
+    request_id: str
+
+
+def admin_app(
+    pod: Pod, control: Control, *, default_deadline_s: float, is_private: bool = False
+) -> AsgiApp:
+    """Make the application; ``is_private`` where only this user can connect at all."""
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         method, path = scope["method"], scope["path"]
-        if path == PATH_DRAIN and not _is_local(scope):
-            status, text = 403, "only this pod may drain itself; run mizzen drain inside it\n"
-        elif path == PATH_DRAIN and method == "POST":
-            status, text = await _drain(pod, scope["query_string"], default_deadline_s)
+        content_type = _TEXT
+        if path in _POST_PATHS and not (is_private or _is_local(scope)):
+            status, text = 403, _FOREIGN
+        elif path in _POST_PATHS and method != "POST":
+            status, text = 405, f"{path} takes POST only\n"
         elif path == PATH_DRAIN:
-            status, text = 405, f"{PATH_DRAIN} takes POST only\n"
-        elif method not in {"GET", "HEAD"}:
+            status, text = await _drain(pod, scope["query_string"], default_deadline_s)
+        elif path not in _POST_PATHS and method not in {"GET", "HEAD"}:
             status, text = 405, f"{path} takes GET only\n"
+        elif path in {PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO}:
+            answer = await _control(control, path, receive)
+            status, text, content_type = answer.status, _json(answer.facts), _JSON
         elif path == PATH_METRICS:
             status, text = 200, pod.metrics()
         else:
             status, text = _probe(pod.health(), path)
         body = text.encode()
         headers = [
-            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-type", content_type),
             (b"content-length", str(len(body)).encode()),
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 
     return app
+
+
+_FOREIGN = (
+    "only this pod may drain itself or be told what to end; run mizzen drain inside it, or call"
+    " from this machine\n"
+)
+
+
+async def _control(control: Control, path: str, receive: Receive) -> Answer:
+    if path == PATH_FLUSH:
+        return await control.flush_cache()
+    if path == PATH_SERVER_INFO:
+        return await control.describe()
+    try:
+        body = msgspec.json.decode(await _read(receive), type=AbortBody)
+    except msgspec.DecodeError as error:
+        example = '{"request_id": "..."}'
+        return Answer(status=400, facts={"error": f"the body must be {example}: {error}"})
+    return await control.abort(body.request_id)
+
+
+async def _read(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body", False) or len(body) > _MAX_BODY_BYTES:
+            return bytes(body)
+
+
+def _json(facts: Mapping[str, object]) -> str:
+    return msgspec.json.encode(facts).decode() + "\n"
 
 
 def _is_local(scope: Message) -> bool:

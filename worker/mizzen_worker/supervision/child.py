@@ -13,19 +13,23 @@ from dataclasses import dataclass
 
 import msgspec
 
+from mizzen_worker.contracts.messages import Control, ControlVerb, Reply
 from mizzen_worker.ipc.parent_link import ChildLink, Drain, Report, open_pair
+from mizzen_worker.observability.samples import Sample
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What to run: a module's ``main``, and the configuration it is given."""
+    """What to run: a module's ``main``, the configuration and the descriptors it is given."""
 
     name: str
+    kind: str
     module: str
     configuration: msgspec.Struct
     is_restarted: bool
+    inherited_fds: tuple[int, ...] = ()
 
 
 class Child:
@@ -45,7 +49,9 @@ class Child:
         self._on_report = on_report
         self._link: ChildLink | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._metrics = ""
+        self._metrics: tuple[Sample, ...] = ()
+        self._num_asked = 0
+        self._answers: dict[int, asyncio.Future[Reply | None]] = {}
         self._report = Report(state="starting", num_beats=0)
         self._beat_s = clock()
 
@@ -55,8 +61,8 @@ class Child:
         return self._report
 
     @property
-    def metrics(self) -> str:
-        """Its metrics as last reported, Prometheus text."""
+    def metrics(self) -> tuple[Sample, ...]:
+        """Its metrics as last reported."""
         return self._metrics
 
     @property
@@ -84,7 +90,7 @@ class Child:
                 "-m",
                 self._spec.module,
                 str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self._spec.inherited_fds],
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
             )
@@ -104,6 +110,26 @@ class Child:
         if self._link is not None:
             self._link.send(wish)
 
+    async def ask(
+        self, verb: ControlVerb, arguments: dict[str, str], *, limit_s: float
+    ) -> Reply | None:
+        """Have its loop do or tell something; None when it does not answer in time, or dies."""
+        if self._link is None:
+            return None
+        self._num_asked += 1
+        answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._answers[self._num_asked] = answer
+        self._link.send(Control(control_id=self._num_asked, verb=verb, arguments=arguments))
+        try:
+            async with asyncio.timeout(limit_s):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            self._answers = {
+                number: other for number, other in self._answers.items() if other is not answer
+            }
+
     def kill(self) -> None:
         """End it now."""
         if self._process is not None and self.is_running:
@@ -113,15 +139,23 @@ class Child:
         if self._link is None:
             return
         try:
-            report = self._link.receive()
+            message = self._link.receive()
         except (BlockingIOError, ConnectionError):
             return
         except msgspec.DecodeError:
             logger.exception("report not understood", extra={"child": self._spec.name})
             return
-        if report is None:
-            self._close()
-            return
+        match message:
+            case None:
+                self._close()
+            case Reply():
+                answer = self._answers.get(message.control_id)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+            case Report():
+                self._note(message)
+
+    def _note(self, report: Report) -> None:
         if report.num_beats != self._report.num_beats or report.state != self._report.state:
             self._beat_s = self._clock()
         self._metrics = report.metrics or self._metrics
@@ -133,3 +167,6 @@ class Child:
             asyncio.get_running_loop().remove_reader(self._link.fileno())
             self._link.close()
             self._link = None
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(None)

@@ -57,3 +57,14 @@ def pod_health(
         why_not_ready=why_not_ready,
         why_not_started=None if was_started else why_not_started,
     )
+
+
+def stuck_processes(processes: Iterable[ProcessView], *, stuck_limit_s: float) -> tuple[str, ...]:
+    """Name the running processes whose loop began and has not turned for longer than the limit."""
+    return tuple(
+        process.name
+        for process in processes
+        if process.is_running
+        and process.state not in _UNSTARTED_STATES
+        and process.silent_s > stuck_limit_s
+    )

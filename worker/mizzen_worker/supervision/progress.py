@@ -12,28 +12,34 @@ _LOG_STEP = 0.1
 
 
 class Progress:
-    """Shows a rank's loading."""
+    """Shows the loading of ranks: the slowest one's."""
 
     def __init__(self, *, out: TextIO, is_terminal: bool) -> None:
         self._out = out
         self._is_terminal = is_terminal
         self._shown = -1.0
+        self._loading: dict[str, float] = {}
 
-    def note(self, report: Report) -> None:
-        """Take a report."""
-        if report.state != "loading":
+    def note(self, name: str, report: Report) -> None:
+        """Take a rank's report."""
+        if report.state == "loading":
+            self._loading[name] = report.progress
+        else:
+            self._loading.pop(name, None)
+        if not self._loading:
             self._finish()
             return
+        progress = min(self._loading.values())
         if self._is_terminal:
-            filled = round(report.progress * _BAR_CHARS)
+            filled = round(progress * _BAR_CHARS)
             bar = "#" * filled + "-" * (_BAR_CHARS - filled)
-            self._out.write(f"\rloading weights [{bar}] {report.progress:4.0%}")
+            self._out.write(f"\rloading weights [{bar}] {progress:4.0%}")
             self._out.flush()
-            self._shown = report.progress
-        elif report.progress - self._shown >= _LOG_STEP or report.progress in {0.0, 1.0}:
-            if report.progress != self._shown:
-                logger.info("loading weights", extra={"percent": round(report.progress * 100)})
-            self._shown = report.progress
+            self._shown = progress
+        elif progress - self._shown >= _LOG_STEP or progress in {0.0, 1.0}:
+            if progress != self._shown:
+                logger.info("loading weights", extra={"percent": round(progress * 100)})
+            self._shown = progress
 
     def _finish(self) -> None:
         if self._is_terminal and self._shown >= 0:
@@ -50,9 +56,9 @@ class Announcer:
         self._out = out
         self._is_done = False
 
-    def note(self, name: str, report: Report) -> None:
-        """Take a report."""
-        if self._is_done or name != "front" or report.state != "ready":
+    def note(self, report: Report) -> None:
+        """Take a front's report."""
+        if self._is_done or report.state != "ready":
             return
         self._is_done = True
         host, _, port = report.detail.partition(" ")

@@ -1,8 +1,9 @@
 """Owns the set of a pod's processes: start, watch, restart or fail stop, drain; owns no tree.
 
 Invariants: every process has one spec; a process whose spec says so is started again after a death,
-any other death ends all; after ``drain`` deaths are expected; ``run`` returns only when nothing of
-the set runs any more.
+any other death ends all; a process whose loop stands still for too long is ended, which is a death
+like any other; after ``drain`` deaths are expected; ``run`` returns only when nothing of the set
+runs any more.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mizzen_worker.contracts.drain import DrainMode
+from mizzen_worker.contracts.messages import ControlVerb, Reply
 from mizzen_worker.ipc.parent_link import Drain, Report
-from mizzen_worker.observability.metric_names import PROCESS_RESTARTS, PROCESS_UP
+from mizzen_worker.observability.aggregate import Aggregate
+from mizzen_worker.observability.metric_names import PROCESS_RESTARTS, PROCESS_STUCK, PROCESS_UP
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.supervision.child import Child, ChildSpec
-from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
+from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health, stuck_processes
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +27,9 @@ _CALM_S = 30.0
 """A process that lived so long is started again without waiting longer than the time before."""
 _MAX_EARLY_DEATHS = 5
 _KILL_AFTER_S = 5.0
+_WATCH_S = 1.0
+_ASK_LIMIT_S = 12.0
+"""Longer than a front waits for the workers that it asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,14 @@ class DrainPlan:
     """Which processes drain one after the other: fronts end before what they stand on."""
 
     stages: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """Who is told; both return at once."""
+
+    on_report: Callable[[str, Report], None]
+    on_drain: Callable[[], None] = lambda: None
 
 
 class Supervisor:
@@ -44,15 +58,17 @@ class Supervisor:
         clock: Callable[[], float],
         environment: Mapping[str, str],
         stuck_limit_s: float,
-        on_report: Callable[[str, Report], None],
+        listeners: Listeners,
     ) -> None:
+        """``plan`` names every spec; ``stuck_limit_s`` bounds how long a loop may stand still."""
         self._specs = {spec.name: spec for spec in specs}
         self._plan = plan
         self._clock = clock
         self._environment = environment
         self._stuck_limit_s = stuck_limit_s
-        self._on_report = on_report
+        self._listeners = listeners
         self._recorder = Recorder("launcher")
+        self._aggregate = Aggregate()
         self._children: dict[str, Child] = {}
         self._failed: asyncio.Event = asyncio.Event()
         self._drained: asyncio.Event = asyncio.Event()
@@ -68,6 +84,7 @@ class Supervisor:
     async def run(self) -> None:
         """Run every process until one fails for good or a drain is over."""
         keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs.values()]
+        keepers.append(asyncio.create_task(self._watch()))
         ends = [
             asyncio.create_task(self._failed.wait()),
             asyncio.create_task(self._drained.wait()),
@@ -85,7 +102,15 @@ class Supervisor:
 
     def health(self) -> PodHealth:
         """See ``Pod``; changes nothing."""
-        views = [
+        return pod_health(
+            self._views(),
+            stuck_limit_s=self._stuck_limit_s,
+            is_draining=self._is_draining,
+            was_started=self._was_started,
+        )
+
+    def _views(self) -> list[ProcessView]:
+        return [
             ProcessView(
                 name=name,
                 is_running=child.is_running,
@@ -95,20 +120,35 @@ class Supervisor:
             )
             for name, child in self._children.items()
         ]
-        return pod_health(
-            views,
-            stuck_limit_s=self._stuck_limit_s,
-            is_draining=self._is_draining,
-            was_started=self._was_started,
-        )
 
     def metrics(self) -> str:
         """See ``Pod``."""
         for name in self._specs:
             child = self._children.get(name)
             self._recorder.set(PROCESS_UP, int(child is not None and child.is_running), name)
-        texts = [child.metrics for child in self._children.values()]
-        return "".join([self._recorder.text(), *texts])
+        self._aggregate.note("launcher", self._recorder.samples())
+        for name, child in self._children.items():
+            if child.is_running:
+                self._aggregate.note(name, child.metrics)
+        return self._aggregate.text()
+
+    def process_ids(self) -> Mapping[str, int | None]:
+        """Give the process id of each process that runs, None for one that does not, by name."""
+        return {
+            name: child.pid if child.is_running else None for name, child in self._children.items()
+        }
+
+    async def ask(
+        self, kind: str, verb: ControlVerb, arguments: dict[str, str]
+    ) -> Mapping[str, Reply | None]:
+        """Ask every process of a kind; by name, None for one that does not answer."""
+        asked = {
+            name: child for name, child in self._children.items() if self._specs[name].kind == kind
+        }
+        answers = await asyncio.gather(
+            *(child.ask(verb, arguments, limit_s=_ASK_LIMIT_S) for child in asked.values())
+        )
+        return dict(zip(asked, answers, strict=True))
 
     async def drain(self, mode: DrainMode, deadline_s: float) -> None:
         """See ``Pod``. A second call waits for the first."""
@@ -116,6 +156,7 @@ class Supervisor:
             await self._drained.wait()
             return
         self._is_draining = True
+        self._listeners.on_drain()
         logger.info("draining", extra={"mode": mode.value, "deadline_s": deadline_s})
         ends_at_s = self._clock() + deadline_s
         for stage in self._plan.stages:
@@ -154,6 +195,8 @@ class Supervisor:
             begun_s = self._clock()
             await child.start()
             status = await child.wait()
+            self._aggregate.note(spec.name, child.metrics)
+            self._aggregate.end(spec.name)
             if self._is_draining:
                 return
             detail = child.report.detail if child.report.state == "failed" else ""
@@ -168,9 +211,21 @@ class Supervisor:
             self._recorder.count(PROCESS_RESTARTS, 1, spec.name)
             await asyncio.sleep(wait_s)
 
+    async def _watch(self) -> None:
+        """End processes whose loops stand still; a look that is late itself judges nobody."""
+        while True:
+            looks_at_s = self._clock() + _WATCH_S
+            await asyncio.sleep(_WATCH_S)
+            if self._clock() - looks_at_s > _WATCH_S:
+                continue
+            for name in stuck_processes(self._views(), stuck_limit_s=self._stuck_limit_s):
+                logger.error("process is stuck, ending it", extra={"child": name})
+                self._recorder.count(PROCESS_STUCK, 1, name)
+                self._children[name].kill()
+
     def _note_report(self, name: str, report: Report) -> None:
         self._was_started = self._was_started or self.health().why_not_started is None
-        self._on_report(name, report)
+        self._listeners.on_report(name, report)
 
     def _max_early_deaths(self) -> int:
         """Tell how often a process may die young: a set that never worked is not tried again."""

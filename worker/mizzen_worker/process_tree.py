@@ -1,0 +1,240 @@
+"""Owns which processes each verb runs, with what configuration; starts none of them.
+
+A front is an HTTP server with its own detokenizer: the two share no bottleneck with other fronts,
+and one that dies takes nothing of theirs along. All fronts accept from one listening socket, which
+the launcher holds: connections that wait there are taken by whoever lives. A worker with several
+ranks has a router in front of them; ``serve``'s fronts reach every rank themselves.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from mizzen_worker.config.env import PodEnvironment
+from mizzen_worker.config.groups import (
+    AdminOptions,
+    EngineOptions,
+    HttpOptions,
+    LogOptions,
+    ModelOptions,
+    WireOptions,
+)
+from mizzen_worker.config.options import Role
+from mizzen_worker.config.resolve import Configuration
+from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.contracts.operator_names import FLAG_LISTEN, FLAG_WORKERS
+from mizzen_worker.detokenizer.settings import DetokenizerSettings
+from mizzen_worker.http_api.front_settings import FrontSettings
+from mizzen_worker.ipc.link import check_address
+from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
+from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
+from mizzen_worker.supervision.child import ChildSpec
+from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK
+from mizzen_worker.supervision.supervisor import DrainPlan
+from mizzen_worker.vocabulary.load import default_model_name, find_gguf
+
+_KIND_TEXT = "detokenizer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """Everything that was decided before the first process starts."""
+
+    role: Role
+    specs: tuple[ChildSpec, ...]
+    drain: DrainPlan
+    admin: AdminOptions
+    log: ProcessLog
+    served_name: str
+    admin_socket: Path
+
+
+def plan_launch(
+    configuration: Configuration,
+    pod: PodEnvironment,
+    *,
+    socket_folder: Path,
+    instance_id: str,
+    http_fd: int | None,
+) -> LaunchPlan:
+    """Decide the tree; checks paths and addresses, starts nothing; raises ``ConfigError``.
+
+    ``http_fd`` is the public port's listening socket, in a role that has one.
+    """
+    role = configuration.role
+    model = configuration.group(ModelOptions)
+    wire = configuration.group(WireOptions)
+    if not model.model.exists():
+        msg = (
+            f"--model: {model.model} does not exist; give a model folder or a .gguf file"
+            " (`make setup` of a source checkout puts a small one under ~/.cache/mizzen/models)"
+        )
+        raise ConfigError(msg)
+    served_name = model.served_model_name or default_model_name(
+        find_gguf(model.model) or model.model
+    )
+    log_options = configuration.group(LogOptions)
+    log = ProcessLog(
+        level=log_options.log_level,
+        is_json=is_json_wanted(log_options.log_format),
+        fields=pod.log_fields(),
+    )
+    tree = _Tree(
+        configuration=configuration,
+        model=str(model.model),
+        served_name=served_name,
+        instance_id=pod.instance_id or instance_id,
+        socket_folder=socket_folder,
+        curve_dir=None if wire.curve_dir is None else str(wire.curve_dir),
+        log=log,
+        http_fd=http_fd,
+    )
+    role_to_specs = {
+        Role.SERVE: tree.serve,
+        Role.WORKER: tree.worker,
+        Role.TOKENIZER: tree.tokenizer,
+    }
+    specs = role_to_specs[role]()
+    return LaunchPlan(
+        role=role,
+        specs=specs,
+        drain=_drain_plan(specs),
+        admin=configuration.group(AdminOptions),
+        log=log,
+        served_name=served_name,
+        admin_socket=tree.admin_socket,
+    )
+
+
+def _drain_plan(specs: tuple[ChildSpec, ...]) -> DrainPlan:
+    """Fronts end before what they stand on."""
+    fronts = tuple(spec.name for spec in specs if spec.kind == KIND_FRONT)
+    others = tuple(spec.name for spec in specs if spec.kind != KIND_FRONT)
+    return DrainPlan(stages=tuple(stage for stage in (fronts, others) if stage))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    """Makes the specs of each role."""
+
+    configuration: Configuration
+    model: str
+    served_name: str
+    instance_id: str
+    socket_folder: Path
+    curve_dir: str | None
+    log: ProcessLog
+    http_fd: int | None
+
+    def serve(self) -> tuple[ChildSpec, ...]:
+        num_ranks = self.configuration.group(EngineOptions).data_parallel_size
+        addresses = tuple(self._address(name) for name in _names(KIND_RANK, num_ranks))
+        return (
+            *self._ranks(addresses, is_restarted=True),
+            *self._fronts(addresses, is_restarted=True),
+        )
+
+    def worker(self) -> tuple[ChildSpec, ...]:
+        wire = self.configuration.group(WireOptions)
+        self._check(FLAG_LISTEN, wire.listen, wire)
+        return self._ranks((wire.listen,), is_restarted=False)
+
+    def tokenizer(self) -> tuple[ChildSpec, ...]:
+        wire = self.configuration.group(WireOptions)
+        for address in wire.workers:
+            self._check(FLAG_WORKERS, address, wire)
+        # One of several is started again: ending the pod would cut the streams of the others.
+        num_fronts = self.configuration.group(HttpOptions).tokenizer_workers
+        return self._fronts(wire.workers, is_restarted=num_fronts > 1)
+
+    @property
+    def admin_socket(self) -> Path:
+        """Where the launcher's own front processes reach its admin routes."""
+        return self.socket_folder / "admin"
+
+    def _check(self, flag: str, address: str, wire: WireOptions) -> None:
+        check_address(
+            address,
+            flag=flag,
+            has_keys=wire.curve_dir is not None,
+            is_insecure_allowed=wire.insecure,
+        )
+
+    def _ranks(self, listen: tuple[str, ...], *, is_restarted: bool) -> tuple[ChildSpec, ...]:
+        engine = self.configuration.group(EngineOptions)
+        return tuple(
+            ChildSpec(
+                name=name,
+                kind=KIND_RANK,
+                module="mizzen_worker.scheduler.process",
+                configuration=RankSettings(
+                    model=self.model,
+                    served_name=self.served_name,
+                    instance_id=self.instance_id,
+                    listen=address,
+                    curve_dir=self.curve_dir,
+                    engine=rank_share(engine, rank=rank, num_ranks=len(listen)),
+                    log=self._log_of(name),
+                ),
+                is_restarted=is_restarted,
+            )
+            for rank, (name, address) in enumerate(
+                zip(_names(KIND_RANK, len(listen)), listen, strict=True)
+            )
+        )
+
+    def _fronts(self, workers: tuple[str, ...], *, is_restarted: bool) -> tuple[ChildSpec, ...]:
+        num_fronts = self.configuration.group(HttpOptions).tokenizer_workers
+        names = zip(_names(KIND_FRONT, num_fronts), _names(_KIND_TEXT, num_fronts), strict=True)
+        specs: list[ChildSpec] = []
+        for front, text in names:
+            specs.append(self._text(text, is_restarted=is_restarted))
+            specs.append(self._front(front, text, workers, is_restarted=is_restarted))
+        return tuple(specs)
+
+    def _text(self, name: str, *, is_restarted: bool) -> ChildSpec:
+        return ChildSpec(
+            name=name,
+            kind=_KIND_TEXT,
+            module="mizzen_worker.detokenizer.process",
+            configuration=DetokenizerSettings(
+                model=self.model, address=self._address(name), log=self._log_of(name)
+            ),
+            is_restarted=is_restarted,
+        )
+
+    def _front(
+        self, name: str, text: str, workers: tuple[str, ...], *, is_restarted: bool
+    ) -> ChildSpec:
+        assert self.http_fd is not None
+        return ChildSpec(
+            name=name,
+            kind=KIND_FRONT,
+            module="mizzen_worker.http_api.process",
+            configuration=FrontSettings(
+                model=self.model,
+                served_name=self.served_name,
+                instance_id=f"{self.instance_id}/{name}",
+                http=self.configuration.group(HttpOptions),
+                http_fd=self.http_fd,
+                workers=workers,
+                curve_dir=self.curve_dir,
+                detokenizer=self._address(text),
+                launcher=str(self.admin_socket),
+                log=self._log_of(name),
+            ),
+            is_restarted=is_restarted,
+            inherited_fds=(self.http_fd,),
+        )
+
+    def _log_of(self, name: str) -> ProcessLog:
+        return structs.replace(self.log, fields={**self.log.fields, "process": name})
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self.socket_folder}/{name}"
+
+
+def _names(kind: str, count: int) -> tuple[str, ...]:
+    """Name processes of a kind; a lone one has no number."""
+    return (kind,) if count == 1 else tuple(f"{kind}-{number}" for number in range(count))
