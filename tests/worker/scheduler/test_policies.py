@@ -59,7 +59,9 @@ def test_siblings_follow_each_other_and_the_heaviest_branch_is_first() -> None:
         _prefix(7, 6, 20, 22),
     ]
     # Branch 20 holds four and 10 two; in 20, branch 22 holds two; what ends at a fork is last.
-    assert depth_first(prefixes) == [4, 6, 2, 5, 3, 1, 0]
+    assert depth_first(prefixes, current=()) == [4, 6, 2, 5, 3, 1, 0]
+    # A walk that has begun goes on where it is.
+    assert depth_first(prefixes, current={10, 11}) == [3, 1, 4, 6, 2, 5, 0]
 
 
 PATHS = st.lists(st.integers(0, 2), max_size=4).map(
@@ -71,13 +73,15 @@ PATHS = st.lists(st.integers(0, 2), max_size=4).map(
 )
 
 
-@given(paths=st.lists(PATHS, max_size=12))
-def test_every_subtree_is_one_stretch_of_the_order(paths: list[tuple[NodeId, ...]]) -> None:
+@given(paths=st.lists(PATHS, max_size=12), current=PATHS)
+def test_every_subtree_is_one_stretch_of_the_order(
+    paths: list[tuple[NodeId, ...]], current: tuple[NodeId, ...]
+) -> None:
     prefixes = [
         CachedPrefix(order=order, num_pages=len(path), path=path)
         for order, path in enumerate(paths)
     ]
-    arranged = depth_first(prefixes)
+    arranged = depth_first(prefixes, current=current)
     assert sorted(arranged) == list(range(len(paths)))
     for node in {node for path in paths for node in path}:
         places = [place for place, index in enumerate(arranged) if node in paths[index]]

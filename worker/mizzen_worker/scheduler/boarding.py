@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mizzen_worker.cache.results import Match
+from mizzen_worker.contracts.ids import NodeId
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decide
@@ -55,6 +56,8 @@ class Boarding:
         self._max_chunk_tokens = state.settings.max_chunk_tokens
         # Every second place goes to an overdue request, over steps too.
         self._is_age_first = True
+        # Where the walk of ``dfs-weight`` is: the path of the last one admitted.
+        self._walk: tuple[NodeId, ...] = ()
 
     def board(self, num_left: int, now: float, urgent: Req | None) -> list[Boarded]:
         """Admit what fits into ``num_left`` prompt tokens; ``urgent`` is first, if given."""
@@ -79,6 +82,7 @@ class Boarding:
             boarded.append(Boarded(req=req, num_new=decision.num_new))
             sharing.add(req)
             self._is_age_first = not is_by_age
+            self._walk = _path(match)
             num_left -= decision.num_new
             num_reserved += self._reserved_pages(req)
         return boarded
@@ -129,7 +133,7 @@ class Boarding:
             case SchedulePolicy.LPM:
                 return [reqs[i] for i in longest_prefix_first(self._prefixes(reqs))]
             case SchedulePolicy.DFS_WEIGHT:
-                return [reqs[i] for i in depth_first(self._prefixes(reqs))]
+                return [reqs[i] for i in depth_first(self._prefixes(reqs), current=self._walk)]
             case _:
                 return reqs
 
@@ -137,8 +141,9 @@ class Boarding:
         prefixes = []
         for req in reqs:
             match = self._residency.match(req)
-            path = (match.node,) if match.num_pages else ()
-            prefixes.append(CachedPrefix(order=req.order, num_pages=match.num_pages, path=path))
+            prefixes.append(
+                CachedPrefix(order=req.order, num_pages=match.num_pages, path=_path(match))
+            )
         return prefixes
 
     def _is_overdue(self, req: Req, now: float) -> bool:
@@ -193,6 +198,10 @@ class Boarding:
         _, lease = req.held()
         final = req.num_tokens + self._predicted(req)
         return max(0, pages_for_tokens(final, page_size=self._page_size) - lease.num_pages)
+
+
+def _path(match: Match) -> tuple[NodeId, ...]:
+    return (match.node,) if match.num_pages else ()
 
 
 def _num_to_prefill(req: Req) -> int:

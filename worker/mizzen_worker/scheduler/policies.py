@@ -6,7 +6,7 @@ of its effect however long the line is, and nobody waits for ever.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -64,19 +64,20 @@ def longest_prefix_first(prefixes: Sequence[CachedPrefix]) -> list[int]:
     return sorted(range(len(prefixes)), key=lambda i: (-prefixes[i].num_pages, prefixes[i].order))
 
 
-def depth_first(prefixes: Sequence[CachedPrefix]) -> list[int]:
+def depth_first(prefixes: Sequence[CachedPrefix], *, current: Collection[NodeId]) -> list[int]:
     """Give positions in ``prefixes`` in the order of a walk down the tree.
 
-    At a fork the branch with most requests goes first, then the one with the oldest node; requests
-    that end at the fork itself come after its branches, the oldest first.
+    ``current`` is the path where the walk is: it finishes a branch before it leaves it. Else at a
+    fork the branch with most requests goes first, then the one with the oldest node; requests that
+    end at the fork itself come after its branches, the oldest first.
     """
     weights = Counter(node for prefix in prefixes for node in prefix.path)
 
-    def key(index: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    def key(index: int) -> tuple[tuple[tuple[bool, int, int], ...], int]:
         prefix = prefixes[index]
+        steps = ((node not in current, -weights[node], int(node)) for node in prefix.path)
         # The last entry sorts behind every branch, whose weight is at least 1.
-        steps = (*((-weights[node], int(node)) for node in prefix.path), (0, 0))
-        return (steps, prefix.order)
+        return ((*steps, (True, 0, 0)), prefix.order)
 
     return sorted(range(len(prefixes)), key=key)
 
