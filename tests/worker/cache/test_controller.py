@@ -103,3 +103,32 @@ def test_violations_sees_a_lost_and_a_doubly_held_page() -> None:
     found = "\n".join(cache.violations())
     assert "held by" in found
     assert "nobody holds" in found
+
+
+def test_what_a_lease_gives_back_is_known_before_it_is_closed() -> None:
+    cache = _cache()
+    first = cache.open(cache.match(_key([])))
+    cache.grow([(first, 4)])
+    cache.checkpoint(first, _key([1, 2, 3, 4, 5, 6]))
+    second = cache.open(cache.match(_key([1, 2, 3, 4, 9, 9])))
+    cache.grow([(second, 1)])
+    # Of the first's four pages the second has locked two.
+    assert cache.num_returned(first, num_kept=0) == 2
+    assert cache.num_returned(first, num_kept=3) == 1
+    assert cache.num_returned(second, num_kept=0) == 1
+    for lease, num_returned in ((first, 2), (second, 3)):
+        assert cache.num_returned(lease, num_kept=0) == num_returned
+        before = cache.num_available
+        cache.close(lease, None)
+        assert cache.num_available == before + num_returned
+
+
+def test_a_path_names_the_nodes_down_to_a_match() -> None:
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])))
+    cache.grow([(lease, 2)])
+    cache.close(lease, _key([1, 2, 3, 4]))
+    above, below = (cache.open(cache.match(_key(tokens))) for tokens in ([1, 2], [1, 2, 3, 4]))
+    assert cache.path(above.receipt.node) == (above.receipt.node,)
+    assert cache.path(below.receipt.node) == (above.receipt.node, below.receipt.node)
+    assert cache.path(cache.match(_key([7, 7])).node) == ()

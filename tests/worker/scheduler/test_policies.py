@@ -9,7 +9,6 @@ from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decide
 from mizzen_worker.scheduler.policies import (
     STANDING_KEYS,
-    CachedPrefix,
     Standing,
     depth_first,
     longest_prefix_first,
@@ -39,29 +38,28 @@ def test_standing(policy: SchedulePolicy, orders: list[int]) -> None:
     assert [standing.order for standing in ranked] == orders
 
 
-def _prefix(order: int, num_pages: int, *path: int) -> CachedPrefix:
-    return CachedPrefix(order=order, num_pages=num_pages, path=tuple(map(NodeId, path)))
+def _path(*nodes: int) -> tuple[NodeId, ...]:
+    return tuple(map(NodeId, nodes))
 
 
-def test_the_longest_prefix_is_first_and_the_oldest_among_equals() -> None:
-    prefixes = [_prefix(1, 0), _prefix(2, 3, 5), _prefix(3, 9, 6), _prefix(4, 3, 7)]
-    assert longest_prefix_first(prefixes) == [2, 1, 3, 0]
+def test_the_longest_prefix_is_first_and_the_earlier_among_equals() -> None:
+    assert longest_prefix_first([0, 3, 9, 3]) == [2, 1, 3, 0]
 
 
 def test_siblings_follow_each_other_and_the_heaviest_branch_is_first() -> None:
-    prefixes = [
-        _prefix(1, 0),
-        _prefix(2, 4, 10),
-        _prefix(3, 6, 20, 21),
-        _prefix(4, 4, 10, 11),
-        _prefix(5, 6, 20, 22),
-        _prefix(6, 5, 20),
-        _prefix(7, 6, 20, 22),
+    paths = [
+        _path(),
+        _path(10),
+        _path(20, 21),
+        _path(10, 11),
+        _path(20, 22),
+        _path(20),
+        _path(20, 22),
     ]
     # Branch 20 holds four and 10 two; in 20, branch 22 holds two; what ends at a fork is last.
-    assert depth_first(prefixes, current=()) == [4, 6, 2, 5, 3, 1, 0]
+    assert depth_first(paths, current=()) == [4, 6, 2, 5, 3, 1, 0]
     # A walk that has begun goes on where it is.
-    assert depth_first(prefixes, current={10, 11}) == [3, 1, 4, 6, 2, 5, 0]
+    assert depth_first(paths, current=_path(10, 11)) == [3, 1, 4, 6, 2, 5, 0]
 
 
 PATHS = st.lists(st.integers(0, 2), max_size=4).map(
@@ -77,11 +75,7 @@ PATHS = st.lists(st.integers(0, 2), max_size=4).map(
 def test_every_subtree_is_one_stretch_of_the_order(
     paths: list[tuple[NodeId, ...]], current: tuple[NodeId, ...]
 ) -> None:
-    prefixes = [
-        CachedPrefix(order=order, num_pages=len(path), path=path)
-        for order, path in enumerate(paths)
-    ]
-    arranged = depth_first(prefixes, current=current)
+    arranged = depth_first(paths, current=current)
     assert sorted(arranged) == list(range(len(paths)))
     for node in {node for path in paths for node in path}:
         places = [place for place, index in enumerate(arranged) if node in paths[index]]

@@ -18,7 +18,7 @@ from mizzen_worker.cache.page_key import PageKey
 from mizzen_worker.cache.results import Access, Match
 from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.errors import InvariantError
-from mizzen_worker.contracts.ids import Tick
+from mizzen_worker.contracts.ids import NodeId, Tick
 from mizzen_worker.memory.allocator import PageAllocator
 
 
@@ -81,6 +81,19 @@ class UnifiedRadixCache:
     def num_newly_protected(self, match: Match) -> int:
         """Count pages by which ``num_available`` falls when the match is opened."""
         return self._core.num_unlocked_pages(match.node, match.num_pages)
+
+    def path(self, node: NodeId) -> tuple[NodeId, ...]:
+        """Name the nodes from below the root down to a match's or a receipt's."""
+        return self._core.path(node)
+
+    def num_returned(self, lease: KvLease, *, num_kept: int) -> int:
+        """Count pages by which ``num_available`` rises when a lease is closed.
+
+        The first ``num_kept`` pages are left out: somebody may want them locked.
+        """
+        first_alone = self._core.first_page_locked_alone(lease.receipt)
+        num_unlocked = lease.num_tree - max(first_alone, min(num_kept, lease.num_tree))
+        return lease.num_pages - lease.num_tree + num_unlocked
 
     def hashes(self) -> tuple[bytes, ...]:
         """Name every cached page, after the one it follows; none without a journal. O(tree)."""

@@ -33,6 +33,15 @@ class LockBook:
             raise InvariantError([f"a receipt that is not outstanding: {receipt}"])
         return node
 
+    def first_page_alone(self, receipt: LockReceipt) -> int:
+        """Find the page from which on the backbone is locked by this receipt only."""
+        first = receipt.num_pages
+        for step in up(self.node_of(receipt)):
+            if step.locks[0] > 1:
+                break
+            first = step.start_page
+        return first
+
     def lock(self, node: Node) -> LockReceipt:
         """Lock the path to the end of a node, as far as each component needs it."""
         tops = tuple(self._lock_path(index, node) for index in range(len(self._components)))

@@ -121,6 +121,14 @@ class UnifiedTreeCore:
             total += min(step.end_page, num_pages) - step.start_page
         return total
 
+    def path(self, node_id: NodeId) -> tuple[NodeId, ...]:
+        """Name the nodes from below the root down to a node."""
+        return tuple(step.node_id for step in up(self._node(node_id)))[::-1]
+
+    def first_page_locked_alone(self, receipt: LockReceipt) -> int:
+        """Find the page from which on no other lock protects a locked path."""
+        return self._locks.first_page_alone(receipt)
+
     def num_evictable(self, component_index: int) -> int:
         """Count a component's units on nodes that it has not locked."""
         return self._table.num_unlocked[component_index]

@@ -10,16 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mizzen_worker.cache.results import Match
-from mizzen_worker.contracts.ids import NodeId
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decide
-from mizzen_worker.scheduler.policies import (
-    CachedPrefix,
-    depth_first,
-    longest_prefix_first,
-    take_turns,
-)
+from mizzen_worker.scheduler.policies import Path, depth_first, longest_prefix_first, take_turns
 from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS, Occupant, choose_occupants
 from mizzen_worker.scheduler.prefix_sharing import PrefixSharing
 from mizzen_worker.scheduler.req import Req, ReqState
@@ -57,7 +51,7 @@ class Boarding:
         # Every second place goes to an overdue request, over steps too.
         self._is_age_first = True
         # Where the walk of ``dfs-weight`` is: the path of the last one admitted.
-        self._walk: tuple[NodeId, ...] = ()
+        self._walk: Path = ()
 
     def board(self, num_left: int, now: float, urgent: Req | None) -> list[Boarded]:
         """Admit what fits into ``num_left`` prompt tokens; ``urgent`` is first, if given."""
@@ -82,7 +76,8 @@ class Boarding:
             boarded.append(Boarded(req=req, num_new=decision.num_new))
             sharing.add(req)
             self._is_age_first = not is_by_age
-            self._walk = _path(match)
+            if self._policy is SchedulePolicy.DFS_WEIGHT:
+                self._walk = self._cache.path(lease.receipt.node)
             num_left -= decision.num_new
             num_reserved += self._reserved_pages(req)
         return boarded
@@ -100,7 +95,7 @@ class Boarding:
         sharing = PrefixSharing(running, page_size=self._page_size)
         if sharing.is_worth_waiting(req, match.num_pages):
             return None
-        occupants = [self._occupant(other, now) for other in running]
+        occupants = [self._occupant(other, match.num_pages, now) for other in running]
         num_in_chunks = sum(each.num_chunk_tokens for each in occupants)
         num_reserved = sum(each.num_reserved for each in occupants)
         chosen = choose_occupants(
@@ -129,22 +124,16 @@ class Boarding:
                 yield req, is_by_age
 
     def _arranged(self, reqs: list[Req]) -> list[Req]:
+        """Order the front of the line by the cache, where the policy does."""
         match self._policy:
             case SchedulePolicy.LPM:
-                return [reqs[i] for i in longest_prefix_first(self._prefixes(reqs))]
+                num_cached = [self._residency.match(req).num_pages for req in reqs]
+                return [reqs[index] for index in longest_prefix_first(num_cached)]
             case SchedulePolicy.DFS_WEIGHT:
-                return [reqs[i] for i in depth_first(self._prefixes(reqs), current=self._walk)]
+                paths = [self._cache.path(self._residency.match(req).node) for req in reqs]
+                return [reqs[index] for index in depth_first(paths, current=self._walk)]
             case _:
                 return reqs
-
-    def _prefixes(self, reqs: list[Req]) -> list[CachedPrefix]:
-        prefixes = []
-        for req in reqs:
-            match = self._residency.match(req)
-            prefixes.append(
-                CachedPrefix(order=req.order, num_pages=match.num_pages, path=_path(match))
-            )
-        return prefixes
 
     def _is_overdue(self, req: Req, now: float) -> bool:
         return req.arrived_at < self.overdue_before(now)
@@ -167,14 +156,14 @@ class Boarding:
             num_predicted=self._predicted(req),
         )
 
-    def _occupant(self, req: Req, now: float) -> Occupant:
+    def _occupant(self, req: Req, num_matched: int, now: float) -> Occupant:
         _, lease = req.held()
         is_tired = req.num_preempted >= MAX_PREEMPTIONS
         return Occupant(
             order=req.order,
             priority=req.standing.priority,
-            # Cached pages do not count: others may hold them too.
-            num_pages=lease.num_pages - lease.num_tree,
+            # Pages that the candidate might lock in its turn do not count.
+            num_pages=self._cache.num_returned(lease, num_kept=num_matched),
             num_reserved=self._reserved_pages(req),
             num_chunk_tokens=_num_to_prefill(req),
             is_protected=is_tired or self._is_overdue(req, now),
@@ -198,10 +187,6 @@ class Boarding:
         _, lease = req.held()
         final = req.num_tokens + self._predicted(req)
         return max(0, pages_for_tokens(final, page_size=self._page_size) - lease.num_pages)
-
-
-def _path(match: Match) -> tuple[NodeId, ...]:
-    return (match.node,) if match.num_pages else ()
 
 
 def _num_to_prefill(req: Req) -> int:

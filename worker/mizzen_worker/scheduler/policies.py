@@ -6,7 +6,7 @@ of its effect however long the line is, and nobody waits for ever.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -25,15 +25,8 @@ class Standing:
     max_output: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedPrefix:
-    """What of a request is cached now: pages, and the tree's nodes from the root down to it."""
-
-    order: int
-    num_pages: int
-    path: tuple[NodeId, ...]
-
-
+Path: TypeAlias = tuple[NodeId, ...]
+"""What of a request is cached, as the prefix tree's nodes from below the root down."""
 StandingKey: TypeAlias = Callable[[Standing], tuple[int, int]]
 
 
@@ -59,27 +52,27 @@ STANDING_KEYS: dict[SchedulePolicy, StandingKey] = {
 """Sort keys of the whole line, smallest first; distinct per request because age is."""
 
 
-def longest_prefix_first(prefixes: Sequence[CachedPrefix]) -> list[int]:
-    """Give positions in ``prefixes``: most cached pages first, the oldest among equals."""
-    return sorted(range(len(prefixes)), key=lambda i: (-prefixes[i].num_pages, prefixes[i].order))
+def longest_prefix_first(num_cached: Sequence[int]) -> list[int]:
+    """Give positions, given how much is cached of each: most first, the earlier among equals."""
+    return sorted(range(len(num_cached)), key=lambda index: -num_cached[index])
 
 
-def depth_first(prefixes: Sequence[CachedPrefix], *, current: Collection[NodeId]) -> list[int]:
-    """Give positions in ``prefixes`` in the order of a walk down the tree.
+def depth_first(paths: Sequence[Path], *, current: Path) -> list[int]:
+    """Give positions, given where each prefix is, in the order of a walk down the tree.
 
     ``current`` is the path where the walk is: it finishes a branch before it leaves it. Else at a
     fork the branch with most requests goes first, then the one with the oldest node; requests that
-    end at the fork itself come after its branches, the oldest first.
+    end at the fork itself come after its branches, the earlier first.
     """
-    weights = Counter(node for prefix in prefixes for node in prefix.path)
+    weights = Counter(node for path in paths for node in path)
+    here = frozenset(current)
 
-    def key(index: int) -> tuple[tuple[tuple[bool, int, int], ...], int]:
-        prefix = prefixes[index]
-        steps = ((node not in current, -weights[node], int(node)) for node in prefix.path)
+    def key(index: int) -> tuple[tuple[bool, int, int], ...]:
+        steps = ((node not in here, -weights[node], int(node)) for node in paths[index])
         # The last entry sorts behind every branch, whose weight is at least 1.
-        return ((*steps, (True, 0, 0)), prefix.order)
+        return (*steps, (True, 0, 0))
 
-    return sorted(range(len(prefixes)), key=key)
+    return sorted(range(len(paths)), key=key)
 
 
 def take_turns(

@@ -7,6 +7,7 @@ leaves: no deadlock. What it waits for is remembered, so that prompts are compar
 
 from collections.abc import Iterable
 
+from mizzen_worker.cache.page_key import common_prefix_pages
 from mizzen_worker.scheduler.req import Req, ReqState
 
 WORTH_TOKENS = 32
@@ -18,6 +19,7 @@ class PrefixSharing:
 
     def __init__(self, running: Iterable[Req], *, page_size: int) -> None:
         self._page_size = page_size
+        # By namespace and first page: only those can share anything.
         self._leaders: dict[bytes, list[Req]] = {}
         for req in running:
             if req.state is ReqState.PREFILLING:
@@ -34,9 +36,14 @@ class PrefixSharing:
             if lease is not None and lease.num_tree < req.num_leader_pages:
                 return True
             req.leader = None
-        for leader in self._leaders.get(self._first_page(req), ()):
-            # The last token of a request is always computed, so its page is not worth waiting for.
-            num_shared = req.common_tokens(leader, end=req.num_tokens - 1) // self._page_size
+        leaders = self._leaders.get(self._first_page(req))
+        if leaders is None:
+            return False
+        # The last token of a request is always computed, so its page is not worth waiting for.
+        key = req.key(req.num_tokens - 1, page_size=self._page_size)
+        for leader in leaders:
+            leader_key = leader.key(leader.num_tokens, page_size=self._page_size)
+            num_shared = common_prefix_pages(key, leader_key, page_size=self._page_size)
             if (num_shared - num_matched) * self._page_size >= WORTH_TOKENS:
                 req.leader, req.num_leader_pages = leader, num_shared
                 return True

@@ -11,6 +11,7 @@ through ``move`` only; ``order`` is given once, so a retracted request keeps its
 """
 
 import enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from mizzen_worker.contracts.ids import Generation, PeerId, RequestId, SlotIndex
 from mizzen_worker.contracts.messages import Submit
 from mizzen_worker.contracts.request import SamplingParams, Usage
 from mizzen_worker.scheduler.policies import Standing
+
+if TYPE_CHECKING:
+    from mizzen_worker.cache.results import Match
 
 
 class ReqState(enum.Enum):
@@ -58,6 +62,7 @@ class Req:
         "arrived_at",
         "deadline",
         "generation",
+        "known",
         "leader",
         "lease",
         "max_tokens",
@@ -114,6 +119,8 @@ class Req:
         """Prompt tokens found in the cache at the first admission; None before it."""
         self.num_kv = 0
         self.num_preempted = 0
+        self.known: Match | None = None
+        """While waiting: what of it was cached when last looked."""
         self.leader: Req | None = None
         """While waiting: the running request that computes this one's next pages."""
         self.num_leader_pages = 0
@@ -166,15 +173,6 @@ class Req:
         return page_key(
             self.namespace, self._tokens[:num_tokens], page_size=page_size, first_page=first_page
         )
-
-    def common_tokens(self, other: "Req", *, end: int) -> int:
-        """Count the leading tokens, at most ``end``, whose KV two requests could share."""
-        if self.namespace != other.namespace:
-            return 0
-        count = min(end, other.num_tokens)
-        differ = self._tokens[:count] != other.tokens(0, count)
-        first = int(differ.argmax()) if count else 0
-        return first if count and differ[first] else count
 
     def held(self) -> tuple[SlotIndex, KvLease]:
         """Give slot and lease of a running request."""

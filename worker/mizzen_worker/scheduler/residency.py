@@ -23,14 +23,25 @@ class Residency:
         self._page_size = cache.page_size
 
     def match(self, req: Req) -> Match:
-        """Find what of a request is cached; one token at least stays to be computed."""
-        return self.cache.match(req.key(req.num_tokens - 1, page_size=self._page_size))
+        """Find what of a waiting request is cached; one token at least stays to be computed.
+
+        The answer is remembered: it is free while the tree stays the same, and else costs what is
+        new below it.
+        """
+        known = req.known
+        if known is None or known.epoch != self.cache.epoch:
+            key = req.key(req.num_tokens - 1, page_size=self._page_size)
+            req.known = known = self.cache.match(key, known)
+        return known
 
     def enter(self, req: Req, match: Match) -> None:
         """WAITING to PREFILLING: take a slot and lease the cached prefix."""
         req.move(ReqState.PREFILLING)
         req.slot = self.table.take()
-        req.lease = self.cache.open(match, num_prompt_tokens=req.num_prompt)
+        req.lease = self.cache.open(
+            match, priority=req.standing.priority, num_prompt_tokens=req.num_prompt
+        )
+        req.known = None
         req.num_kv = match.num_pages * self._page_size
         if req.num_cached is None:
             req.num_cached = min(req.num_kv, req.num_prompt)
