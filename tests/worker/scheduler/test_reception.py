@@ -16,6 +16,7 @@ from mizzen_worker.contracts.messages import (
     Reply,
 )
 from mizzen_worker.contracts.request import FinishKind
+from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.control import Drain
 
 
@@ -126,7 +127,7 @@ def test_flush_frees_what_no_request_uses() -> None:
     harness.run()
     reply = _control(harness, ControlVerb.FLUSH_CACHE)
     assert reply.is_ok
-    assert reply.facts == {"freed_kv_tokens": "56"}
+    assert reply.facts == {"freed_kv_tokens": "56", "kept_kv_tokens": "0"}
     again = harness.submit(make_submit("b", range(40)))
     harness.run()
     assert again.finished.usage.cached_tokens == 0
@@ -140,6 +141,48 @@ def test_describe_tells_identity_and_counters() -> None:
     assert facts["fingerprint"] == IDENTITY.fingerprint
     assert facts["generated_tokens"] == "5"
     assert facts["finished_requests.length"] == "1"
+
+
+def test_flush_keeps_what_a_request_uses() -> None:
+    harness = Harness(page_size=4)
+    attempt = harness.submit(make_submit("a", range(40), ignore_eos=True))
+    harness.step()
+    reply = _control(harness, ControlVerb.FLUSH_CACHE)
+    assert reply.facts == {"freed_kv_tokens": "0", "kept_kv_tokens": "40"}
+    harness.run()
+    assert attempt.output == harness.expected(attempt.submit)
+
+
+def test_describe_tells_sizes_queue_and_predictions() -> None:
+    harness = Harness(
+        page_size=4, num_pages=64, max_slots=1, policy=SchedulePolicy.PRIORITY, ageing_s=12.5
+    )
+    for name, priority in (("a", 3), ("b", 3), ("c", -1), ("d", 0)):
+        harness.submit(make_submit(name, [1, 2, 3], priority=priority, ignore_eos=True))
+    harness.step()
+    harness.now = 7.25
+    facts = _control(harness, ControlVerb.DESCRIBE).facts
+    wanted = {
+        "schedule_policy": "priority",
+        "queue_ageing_s": "12.5",
+        "priority_preemption": "true",
+        "max_running_requests": "1",
+        "max_chunk_tokens": "64",
+        "page_size": "4",
+        "context_length": "4096",
+        "running_requests": "1",
+        "queued_requests": "3",
+        "queued_requests.3": "1",
+        "queued_requests.0": "1",
+        "queued_requests.-1": "1",
+        "queued_tokens": "9",
+        "oldest_wait_s": "7.250",
+        "predicted_output_tokens": "256",
+        "kv_tokens_total": "256",
+        "preemptions": "0",
+    }
+    assert {name: facts.get(name) for name in wanted} == wanted
+    assert 1 <= float(facts["predicted_wait_s"]) <= 60
 
 
 def test_drain_by_handing_back_ends_everything_at_once() -> None:

@@ -1,13 +1,14 @@
 """Owns how a worker drains and what it says about itself; owns no request."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 from mizzen_worker.contracts.drain import DRAIN_MODES, DrainMode
 from mizzen_worker.contracts.messages import Control, Reply
-from mizzen_worker.scheduler.counters import SchedulerCounters
-from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.state import SchedulerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +39,51 @@ def parse_drain(arguments: dict[str, str], now: float) -> Drain | str:
     return Drain(mode=DrainMode(mode), deadline=now + deadline_s)
 
 
-def describe(settings: SchedulerSettings, counters: SchedulerCounters) -> dict[str, str]:
-    """Tell identity and counters as text facts."""
+def describe(state: SchedulerState, now: float) -> dict[str, str]:
+    """Tell identity, sizes, queue, predictions and counters as text facts; gauges are fresh."""
+    settings = state.settings
     facts: dict[str, str] = {"instance_id": settings.instance_id}
     facts.update(msgspec.structs.asdict(settings.identity))
-    for name, value in msgspec.to_builtins(counters).items():
+    for name, value in (*_sizes(state), *_queue(state, now)):
+        facts[name] = str(value)
+    for name, value in msgspec.to_builtins(state.counters).items():
         if isinstance(value, dict):
             facts.update({f"{name}.{key}": str(count) for key, count in value.items()})
         else:
             facts[name] = str(value)
     return facts
+
+
+def _sizes(state: SchedulerState) -> Iterator[tuple[str, str | int]]:
+    """What was decided at the start."""
+    settings, limits = state.settings, state.limits
+    yield "schedule_policy", settings.policy.value
+    yield "queue_ageing_s", f"{settings.ageing_s:g}"
+    yield "priority_preemption", str(settings.is_preemptive).lower()
+    yield "max_running_requests", state.max_running
+    yield "max_queued_requests", settings.max_queued
+    yield "max_chunk_tokens", settings.max_chunk_tokens
+    yield "page_size", limits.page_size
+    yield "context_length", limits.context_length
+    yield "vocab_size", limits.vocab_size
+
+
+def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, str | int]]:
+    """What is true now, apart from the counters."""
+    waiting = state.roster.waiting
+    oldest = next(waiting.oldest(1), None)
+    wait_s = state.wait_prediction.seconds(num_ahead=len(waiting), now=now)
+    yield "queued_tokens", state.roster.num_tokens_to_prefill()
+    yield "oldest_wait_s", f"{0.0 if oldest is None else now - oldest.arrived_at:.3f}"
+    yield "predicted_wait_s", f"{wait_s:.3f}"
+    yield (
+        "predicted_output_tokens",
+        state.prediction.remaining(num_output=0, max_remaining=state.limits.context_length),
+    )
+    yield "kv_tokens_available", state.residency.cache.num_available * state.limits.page_size
+    counts = Counter(req.standing.priority for req in waiting)
+    for priority in sorted(counts, reverse=True):
+        yield f"queued_requests.{priority}", counts[priority]
 
 
 def accepted(control: Control, message: str, facts: dict[str, str]) -> Reply:

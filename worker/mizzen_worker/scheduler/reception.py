@@ -92,8 +92,12 @@ class Reception:
         state = self._state
         match message.verb:
             case ControlVerb.FLUSH_CACHE:
-                num_pages = state.residency.cache.flush()
-                facts = {"freed_kv_tokens": str(num_pages * state.limits.page_size)}
+                num_freed = state.residency.cache.flush()
+                page_size = state.limits.page_size
+                facts = {
+                    "freed_kv_tokens": str(num_freed * page_size),
+                    "kept_kv_tokens": str(state.residency.cache.num_cached * page_size),
+                }
                 return control.accepted(message, "flushed what no request uses", facts)
             case ControlVerb.DRAIN:
                 drain = control.parse_drain(message.arguments, self._clock())
@@ -105,7 +109,7 @@ class Reception:
                 return control.accepted(message, "draining", facts)
             case ControlVerb.DESCRIBE:
                 state.refresh_gauges()
-                facts = control.describe(state.settings, state.counters)
+                facts = control.describe(state, self._clock())
                 return control.accepted(message, "described", facts)
             case ControlVerb.ABORT:
                 req = state.roster.get(RequestId(message.arguments.get("request_id", "")))
