@@ -4,8 +4,15 @@ import asyncio
 
 from tests.worker.tokenizer.manager_driver import HELLO, WORKER, Front, wanted
 
-from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.contracts.messages import ControlVerb, HandBackCause, Reply, TokenLogprob
+from mizzen_worker.contracts.ids import Generation, TokenId
+from mizzen_worker.contracts.messages import (
+    ControlVerb,
+    HandBackCause,
+    Reply,
+    TokenEvent,
+    TokenEvents,
+    TokenLogprob,
+)
 from mizzen_worker.contracts.request import FinishKind, LogprobParams
 
 PROMPT = tuple(map(TokenId, range(6)))
@@ -57,6 +64,22 @@ def test_tokens_without_the_scores_asked_for_are_a_gap() -> None:
         front.manager.tick()
         assert len(front.submits) == 2
         assert state.output_ids == []
+
+    asyncio.run(scenario())
+
+
+def test_words_of_an_earlier_attempt_or_another_worker_count_for_nothing() -> None:
+    async def scenario() -> None:
+        front = Front()
+        state = front.manager.submit("id", wanted())
+        front.tokens(state, 0, 7)
+        front.tokens(state, 5, 9)
+        front.manager.tick()
+        stale = TokenEvent(state.request_id, Generation(0), 1, (TokenId(8),))
+        front.manager.on_message(WORKER, TokenEvents(events=(stale,)))
+        foreign = TokenEvent(state.request_id, state.generation, 1, (TokenId(8),))
+        front.manager.on_message("memory://b", TokenEvents(events=(foreign,)))
+        assert state.output_ids == [7]
 
     asyncio.run(scenario())
 

@@ -272,7 +272,8 @@ class TokenizerManager:
         has_begun = bool(state.output_ids) or state.generation > 0
         if self._begin(state) or has_begun or message.cause is HandBackCause.RESTARTING:
             return
-        self._endings.fail(state, refusal_of(message.cause, retry_after_s=self.retry_after_s))
+        retry_after_s = message.retry_after_s or self.retry_after_s
+        self._endings.fail(state, refusal_of(message.cause, retry_after_s=retry_after_s))
 
     # Waiting for a worker.
 
