@@ -1,232 +1,309 @@
-"""A runner that computes each token from KV contents, so that a wrong page changes the output.
+"""A runner that computes each token from KV contents, and really runs each step some time later.
 
-The KV of a position mixes its token, its index and everything before it *as read through the page
-table*; a token mixes all KV the slot's row reaches. A page that is wrong, stale, freed too early or
-written by somebody else therefore shows in the tokens. ``expected_output`` says what they must be,
-from the token ids alone.
+What a row reads goes through the page table, so a page that is wrong, stale, freed too early or
+written by somebody else shows in tokens and scores (``fake_model.py`` says what they must be).
+
+The device is a queue: a launched step, and the spoiling of freed pages, run in order at a random
+moment up to the step's settle, and read the arrays of the batch only then. A freed page may lie in
+the queue's future of a step that reads it, never of a step that writes it (S4, S5): asserted.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
+from tests.worker.fake_model import (
+    Counts,
+    best,
+    choose,
+    context_of,
+    extend_context,
+    has_penalty,
+    score,
+    stop_ids,
+)
 
 from mizzen_worker.contracts.batch import (
+    NO_TOKEN,
+    ExtendRow,
     RunnerLimits,
     ScheduleBatch,
     SlotInit,
     StepResult,
+    TokenScores,
 )
-from mizzen_worker.contracts.request import SamplingParams
 
-_MASK = 2**64 - 1
-_PLACE = 0x9E3779B97F4A7C15
 POISON = np.uint64(0xDEADDEADDEADDEAD)
 
 
-def _mix(value: int) -> int:
-    value &= _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
+@dataclass
+class _Slot:
+    """Device state of one slot."""
+
+    init: SlotInit
+    counts: Counts
+    length: int = 0
+    last_token: int = -1
+    is_finished: bool = False
 
 
-def _mix_array(values: np.ndarray) -> np.ndarray:
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+@dataclass
+class _Sampled:
+    token: int
+    is_finished: bool
+    context: int = 0
+    num_top: int | None = None
 
 
-def _extend_context(context: int, token: int, position: int) -> tuple[int, int]:
-    """Return the KV of a position and the context that includes it."""
-    kv = _mix(context + token * 0x2545F4914F6CDD1D + position * _PLACE + 1)
-    return kv, (context + _mix(kv ^ (position * _PLACE & _MASK))) & _MASK
+@dataclass
+class _Operation:
+    """Something in the device's queue; ``pages`` are those it may write."""
 
-
-def _sample(
-    context: int,
-    position: int,
-    sampling: SamplingParams,
-    *,
-    vocab_size: int,
-    forbidden: Sequence[int],
-) -> int:
-    drawn = 0 if sampling.temperature == 0 else _mix(sampling.seed * _PLACE + position)
-    token = _mix(context ^ drawn) % vocab_size
-    while token in forbidden:
-        token = (token + 1) % vocab_size
-    return token
-
-
-def expected_output(
-    prompt: Sequence[int],
-    sampling: SamplingParams,
-    *,
-    vocab_size: int,
-    eos_token_ids: Sequence[int] = (),
-    max_tokens: int = 10**9,
-) -> list[int]:
-    """Compute a request's whole output from its ids: no pages, no batches, no scheduler."""
-    context, tokens, output = 0, list(prompt), []
-    stops = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_token_ids)]
-    for position, token in enumerate(tokens):
-        _, context = _extend_context(context, token, position)
-    while True:
-        forbidden = stops if len(output) < sampling.min_new_tokens else ()
-        token = _sample(context, len(tokens), sampling, vocab_size=vocab_size, forbidden=forbidden)
-        output.append(token)
-        tokens.append(token)
-        is_full = len(output) >= sampling.max_new_tokens or len(tokens) >= max_tokens
-        if is_full or (token in stops and len(output) > sampling.min_new_tokens):
-            return output
-        _, context = _extend_context(context, token, len(tokens) - 1)
-
-
-@dataclass(frozen=True)
-class _Row:
-    slot: int
-    start: int
-    num_new: int
-    token_ids: np.ndarray | None
-    is_sampled: bool
-
-
-def _rows(batch: ScheduleBatch) -> list[_Row]:
-    extends = [
-        _Row(row.slot, row.start, row.num_new, row.token_ids, row.is_sampled)
-        for row in batch.extends
-    ]
-    decodes = zip(batch.decodes.slots.tolist(), batch.decodes.starts.tolist(), strict=True)
-    return extends + [_Row(slot, start, 1, None, is_sampled=True) for slot, start in decodes]
+    run: Callable[[], None]
+    step: int
+    pages: set[int] = field(default_factory=set)
 
 
 class _Pending:
-    def __init__(self, result: StepResult, failure: Exception | None) -> None:
-        self._result: StepResult | None = result
-        self._failure = failure
+    def __init__(self, runner: "FakeRunner", step: int) -> None:
+        self._runner = runner
+        self._step = step
 
     def settle(self) -> StepResult:
-        if self._failure is not None:
-            raise self._failure
-        result, self._result = self._result, None
-        assert result is not None, "settled twice"
-        return result
+        return self._runner._settle(self._step)
 
 
 class FakeRunner:
-    """Executes batches against an array of hashes instead of KV tensors."""
+    """Executes batches against an array of hashes. Without ``dice`` a step runs when launched."""
 
-    def __init__(self, limits: RunnerLimits) -> None:
+    def __init__(self, limits: RunnerLimits, dice: random.Random | None = None) -> None:
         self._limits = limits
-        max_pages = -(-limits.context_length // limits.page_size)
+        self._dice = dice
+        self.max_pages = -(-limits.context_length // limits.page_size)
         self.kv = np.full((limits.num_pages + 1) * limits.page_size, POISON, dtype=np.uint64)
-        self.page_rows = np.zeros((limits.max_slots + 1, max_pages), dtype=np.int64)
-        self.inits: dict[int, SlotInit] = {}
-        self.last_tokens: dict[int, int] = {}
+        self.page_rows = np.zeros((limits.max_slots + 1, self.max_pages), dtype=np.int64)
+        self.slots: dict[int, _Slot] = {}
         self.batches: list[ScheduleBatch] = []
+        self.results: dict[int, StepResult] = {}
+        self.unsettled: list[ScheduleBatch] = []
+        self.num_masked = 0
+        self.max_in_flight = 0
         self.launch_failure: Exception | None = None
         self.settle_failure: Exception | None = None
+        self._queue: deque[_Operation] = deque()
+        # What the table will be when everything queued has run.
+        self._told_rows = self.page_rows.copy()
 
     @property
     def limits(self) -> RunnerLimits:
         return self._limits
 
     def poison(self, pages: np.ndarray) -> None:
-        """Spoil pages that nobody may read any more."""
-        for offset in range(self._limits.page_size):
-            self.kv[pages * self._limits.page_size + offset] = POISON
+        """Spoil pages that nobody may read any more, once what is queued has run."""
+        freed = set(pages.tolist())
+        for operation in self._queue:
+            written = operation.pages & freed
+            assert not written, f"pages {written} were freed under step {operation.step}"
+
+        def spoil() -> None:
+            self.kv.reshape(-1, self._limits.page_size)[pages] = POISON
+
+        self._queue.append(_Operation(run=spoil, step=0))
+        self.run_some()
 
     def launch(self, batch: ScheduleBatch) -> _Pending:
         if self.launch_failure is not None:
             failure, self.launch_failure = self.launch_failure, None
             raise failure
         assert batch.step == len(self.batches) + 1
+        self._require_contract(batch)
         self.batches.append(batch)
+        self.unsettled.append(batch)
+        self.max_in_flight = max(self.max_in_flight, len(self.unsettled))
+        self._queue.append(
+            _Operation(run=lambda: self._run(batch), step=batch.step, pages=self._written(batch))
+        )
+        self.run_some()
+        return _Pending(self, batch.step)
+
+    def run_some(self) -> None:
+        """Let the device get on by a random amount."""
+        left = 0 if self._dice is None else self._dice.randint(0, len(self._queue))
+        while len(self._queue) > left:
+            self._queue.popleft().run()
+
+    def _settle(self, step: int) -> StepResult:
+        if self.settle_failure is not None:
+            raise self.settle_failure
+        while step not in self.results:
+            self._queue.popleft().run()
+        assert self.unsettled.pop(0).step == step, "settled out of order"
+        return self.results.pop(step)
+
+    # What the device does.
+
+    def _run(self, batch: ScheduleBatch) -> None:
         for init in batch.slot_inits:
-            self.inits[init.slot] = init
+            assert (init.history is not None) == has_penalty(init.sampling)
+            history = [] if init.history is None else init.history.tolist()
+            counts = Counts.of(history, init.num_prompt_tokens)
+            self.slots[init.slot] = _Slot(init=init, counts=counts)
             self.page_rows[init.slot] = 0
         for write in batch.page_writes:
             end = write.first_page + len(write.pages)
             self.page_rows[write.slot, write.first_page : end] = write.pages
-        rows = _rows(batch)
-        self._require_contract(batch, rows)
-        contexts = [self._forward(row) for row in rows]
-        sampled = [
-            self._sample(row, context)
-            for row, context in zip(rows, contexts, strict=True)
-            if row.is_sampled
-        ]
-        result = StepResult(
+        sampled: list[_Sampled] = []
+        prompt_scores = []
+        for row in batch.extends:
+            contexts = self._forward(row.slot, row.start, row.token_ids.tolist())
+            if row.target_ids is not None:
+                prompt_scores.append(self._score_prompt(row, contexts))
+            if row.is_sampled:
+                sampled.append(self._sample(row.slot, contexts[-1]))
+        decodes = zip(batch.decodes.slots.tolist(), batch.decodes.starts.tolist(), strict=True)
+        for slot, start in decodes:
+            if self.slots[slot].is_finished:
+                self.num_masked += 1
+                self.kv[: self._limits.page_size] = POISON
+                sampled.append(_Sampled(token=NO_TOKEN, is_finished=True))
+            else:
+                assert start == self.slots[slot].length, "a position is computed twice or never"
+                contexts = self._forward(slot, start, [self.slots[slot].last_token])
+                sampled.append(self._sample(slot, contexts[-1]))
+        self.results[batch.step] = StepResult(
             step=batch.step,
-            sampled_ids=np.array(sampled, dtype=np.int32),
-            is_finished=np.array(
-                [self._is_finished(row) for row in rows if row.is_sampled], dtype=np.bool_
-            ),
+            sampled_ids=np.array([row.token for row in sampled], dtype=np.int32),
+            is_finished=np.array([row.is_finished for row in sampled], dtype=np.bool_),
+            sampled_scores=self._scores_of(sampled),
+            prompt_scores=tuple(prompt_scores),
         )
-        return _Pending(result, self.settle_failure)
 
-    def _forward(self, row: _Row) -> int:
-        tokens = [self.last_tokens[row.slot]] if row.token_ids is None else row.token_ids.tolist()
-        assert len(tokens) == row.num_new
-        places = self._places(row.slot, row.start)
-        prefix = self.kv[places]
-        assert not (prefix == POISON).any(), f"slot {row.slot} reads freed or unwritten KV"
-        spread = np.arange(row.start, dtype=np.uint64) * np.uint64(_PLACE)
-        context = int(_mix_array(prefix ^ spread).sum(dtype=np.uint64)) if row.start else 0
-        new_places = self._places(row.slot, row.start + row.num_new)[row.start :]
-        for position, place, token in zip(
-            range(row.start, row.start + row.num_new), new_places, tokens, strict=True
-        ):
-            kv, context = _extend_context(context, token, position)
-            self.kv[place] = kv
-        return context
+    def _forward(self, slot: int, start: int, tokens: list[int]) -> list[int]:
+        """Write the KV of new positions; return the context after each of them."""
+        places = self._places(slot, start + len(tokens))
+        prefix = self.kv[places[:start]]
+        assert not (prefix == POISON).any(), f"slot {slot} reads freed or unwritten KV"
+        context = context_of(prefix)
+        contexts, new_kv = [], []
+        for position, token in enumerate(tokens, start):
+            kv, context = extend_context(context, token, position)
+            new_kv.append(kv)
+            contexts.append(context)
+        self.kv[places[start:]] = np.array(new_kv, dtype=np.uint64)
+        self.slots[slot].length = start + len(tokens)
+        return contexts
 
-    def _sample(self, row: _Row, context: int) -> int:
-        init = self.inits[row.slot]
-        position = row.start + row.num_new
+    def _sample(self, slot: int, context: int) -> _Sampled:
+        state = self.slots[slot]
+        init, position = state.init, state.length
+        sampling = init.sampling
         num_output = position - init.num_prompt_tokens
         assert num_output >= init.num_generated_tokens
-        stops = (*init.sampling.stop_token_ids, *init.eos_token_ids)
-        token = _sample(
+        stops = stop_ids(sampling, init.eos_token_ids)
+        is_early = num_output < sampling.min_new_tokens
+        token = choose(
             context,
             position,
-            init.sampling,
+            sampling,
+            state.counts,
             vocab_size=self._limits.vocab_size,
-            forbidden=stops if num_output < init.sampling.min_new_tokens else (),
+            forbidden=stops if is_early else (),
         )
-        self.last_tokens[row.slot] = token
-        return token
+        state.last_token = token
+        state.counts.add(token, is_output=True)
+        state.is_finished = (token in stops and not is_early) or position + 1 >= init.max_tokens
+        wanted = sampling.logprobs
+        return _Sampled(
+            token=token,
+            is_finished=state.is_finished,
+            context=context,
+            num_top=None if wanted is None else wanted.num_top,
+        )
 
-    def _is_finished(self, row: _Row) -> bool:
-        init = self.inits[row.slot]
-        num_tokens = row.start + row.num_new + 1
-        stops = (*init.sampling.stop_token_ids, *init.eos_token_ids)
-        is_stop = self.last_tokens[row.slot] in stops
-        num_output = num_tokens - init.num_prompt_tokens
-        is_early = num_output <= init.sampling.min_new_tokens
-        return (is_stop and not is_early) or num_tokens >= init.max_tokens
+    def _score_prompt(self, row: ExtendRow, contexts: list[int]) -> TokenScores:
+        assert row.target_ids is not None
+        wanted = self.slots[row.slot].init.sampling.logprobs
+        assert wanted is not None
+        first = row.target_start - row.start
+        assert first >= 0
+        assert first + len(row.target_ids) <= row.num_new
+        some = contexts[first : first + len(row.target_ids)]
+        return self._scores(
+            list(zip(some, row.target_ids.tolist(), strict=True)), num_top=wanted.num_top
+        )
+
+    def _scores_of(self, sampled: list[_Sampled]) -> TokenScores | None:
+        num_top = max((row.num_top for row in sampled if row.num_top is not None), default=None)
+        if num_top is None:
+            return None
+        return self._scores([(row.context, row.token) for row in sampled], num_top=num_top)
+
+    def _scores(self, pairs: list[tuple[int, int]], *, num_top: int) -> TokenScores:
+        tops = [best(context, num_top, self._limits.vocab_size) for context, _ in pairs]
+        shape = (len(pairs), num_top)
+        return TokenScores(
+            logprobs=np.array([score(*pair) for pair in pairs], dtype=np.float32),
+            top_ids=np.array([[top[0] for top in row] for row in tops], np.int32).reshape(shape),
+            top_logprobs=np.array([[top[1] for top in row] for row in tops], np.float32).reshape(
+                shape
+            ),
+        )
 
     def _places(self, slot: int, num_tokens: int) -> np.ndarray:
         positions = np.arange(num_tokens)
         page_size = self._limits.page_size
         return self.page_rows[slot, positions // page_size] * page_size + positions % page_size
 
-    def _require_contract(self, batch: ScheduleBatch, rows: list[_Row]) -> None:
-        slots = [row.slot for row in rows]
-        assert len(set(slots)) == len(slots), "a slot twice in a batch"
+    # What must hold for a batch when it is launched.
+
+    def _spans(self, batch: ScheduleBatch) -> list[tuple[int, int, int]]:
+        """(slot, first position, end) that each row computes."""
+        decodes = zip(batch.decodes.slots.tolist(), batch.decodes.starts.tolist(), strict=True)
+        return [
+            *((row.slot, row.start, row.start + row.num_new) for row in batch.extends),
+            *((slot, start, start + 1) for slot, start in decodes),
+        ]
+
+    def _written(self, batch: ScheduleBatch) -> set[int]:
+        page_size = self._limits.page_size
+        pages: set[int] = set()
+        for slot, start, end in self._spans(batch):
+            row = self._told_rows[slot, start // page_size : (end - 1) // page_size + 1]
+            pages.update(row.tolist())
+        return pages
+
+    def _require_contract(self, batch: ScheduleBatch) -> None:
+        spans = self._spans(batch)
+        slots = {slot for slot, _, _ in spans}
+        assert len(slots) == batch.num_rows > 0, "a slot twice in a batch"
         assert all(1 <= slot <= self._limits.max_slots for slot in slots)
         touched = {write.slot for write in batch.page_writes}
         touched |= {init.slot for init in batch.slot_inits}
-        assert touched <= set(slots), "a write for a slot that does not run"
+        assert touched <= slots, "a write for a slot that does not run"
+        for row in batch.extends:
+            assert len(row.token_ids) == row.num_new > 0
+        self._require_free_slots(batch)
+        for init in batch.slot_inits:
+            self._told_rows[init.slot] = 0
+        for write in batch.page_writes:
+            end = write.first_page + len(write.pages)
+            self._told_rows[write.slot, write.first_page : end] = write.pages
         page_size = self._limits.page_size
         reached: dict[int, list[int]] = {}
-        for row in rows:
-            num_pages = -(-(row.start + row.num_new) // page_size)
-            pages = self.page_rows[row.slot, :num_pages].tolist()
-            assert 0 not in pages, f"slot {row.slot} reaches the sink page"
+        for slot, _, end in spans:
+            pages = self._told_rows[slot, : -(-end // page_size)].tolist()
+            assert 0 not in pages, f"slot {slot} reaches the sink page"
             for page in pages:
-                reached.setdefault(page, []).append(row.slot)
-        for row in rows:
-            first, end = row.start // page_size, (row.start + row.num_new - 1) // page_size + 1
-            for page in self.page_rows[row.slot, first:end].tolist():
-                assert reached[page] == [row.slot], f"page {page} is written and shared"
+                reached.setdefault(page, []).append(slot)
+        for slot, start, end in spans:
+            row = self._told_rows[slot, start // page_size : (end - 1) // page_size + 1]
+            for page in row.tolist():
+                assert reached[page] == [slot], f"page {page} is written and shared"
+
+    def _require_free_slots(self, batch: ScheduleBatch) -> None:
+        """A request enters a slot only when no step in flight has a row of it."""
+        busy = {slot for step in self.unsettled for slot, _, _ in self._spans(step)}
+        entering = {init.slot for init in batch.slot_inits}
+        assert not busy & entering, f"slots {busy & entering} are reused under a step in flight"

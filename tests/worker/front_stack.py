@@ -15,7 +15,8 @@ from pathlib import Path
 
 import uvicorn
 from tests.worker.byte_vocabulary import EOS_ID, VOCAB_SIZE, byte_vocabulary
-from tests.worker.fake_runner import FakeRunner, expected_output
+from tests.worker.fake_model import expected_output
+from tests.worker.fake_runner import FakeRunner
 
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.drain import DrainMode

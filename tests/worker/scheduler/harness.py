@@ -1,8 +1,11 @@
 """A scheduler on a fake runner, and a client that checks the protocol of every answer."""
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.worker.fake_runner import FakeRunner, expected_output
+from tests.worker.fake_model import Expected, Scored, expected
+from tests.worker.fake_runner import FakeRunner
 from tests.worker.recording_endpoint import RecordingEndpoint
 
 from mizzen_worker.contracts.batch import RunnerLimits
@@ -40,6 +43,8 @@ class Attempt:
     submit: Submit
     peer: PeerId
     output: list[int]
+    scores: list[Scored] = field(default_factory=list)
+    prompt_scores: list[Scored] = field(default_factory=list)
     terminals: list[Finished | HandBack] = field(default_factory=list)
 
     @property
@@ -50,7 +55,10 @@ class Attempt:
 
 
 class Harness:
-    """One loop, one client side, one clock moved by hand; every step is audited."""
+    """One loop, one client side, one clock moved by hand; every step is audited.
+
+    With ``delays`` steps overlap, and each really runs at a random moment up to its settle.
+    """
 
     def __init__(
         self,
@@ -65,6 +73,8 @@ class Harness:
         policy: SchedulePolicy = SchedulePolicy.FCFS,
         is_preemptive: bool = True,
         ageing_s: float = 30.0,
+        delays: int | None = None,
+        needs_cpu_token: Callable[[Submit], bool] = lambda _: False,
     ) -> None:
         self.limits = RunnerLimits(
             max_slots=max_slots,
@@ -73,7 +83,8 @@ class Harness:
             context_length=context_length,
             vocab_size=VOCAB,
         )
-        self.runner = FakeRunner(self.limits)
+        dice = None if delays is None else random.Random(delays)
+        self.runner = FakeRunner(self.limits, dice)
         self.endpoint = RecordingEndpoint()
         self.now = 0.0
         self.settings = SchedulerSettings(
@@ -87,6 +98,8 @@ class Harness:
             policy=policy,
             is_preemptive=is_preemptive,
             ageing_s=ageing_s,
+            is_overlapped=delays is not None,
+            needs_cpu_token=needs_cpu_token,
         )
         self.loop = SchedulerLoop(
             runner=self.runner,
@@ -135,7 +148,10 @@ class Harness:
         raise AssertionError(f"not idle after {max_steps} steps")
 
     def expected(self, submit: Submit) -> list[int]:
-        return expected_output(
+        return self.answer(submit).output
+
+    def answer(self, submit: Submit) -> Expected:
+        return expected(
             submit.prompt_ids,
             submit.sampling,
             vocab_size=VOCAB,
@@ -147,7 +163,12 @@ class Harness:
         """Every attempt ended by itself with the tokens of the reference."""
         for attempt in self.attempts.values():
             assert attempt.finished.reason.kind.value in ("stop", "length")
-            assert attempt.output == self.expected(attempt.submit)
+            answer = self.answer(attempt.submit)
+            assert attempt.output == answer.output
+            num_before = len(attempt.submit.generated_ids)
+            assert attempt.scores == answer.scores[num_before:]
+            if not num_before:
+                assert attempt.prompt_scores == answer.prompt_scores
 
     def assert_idle_and_whole(self) -> None:
         """Nothing is held, and after a flush everything is free."""
@@ -166,6 +187,10 @@ class Harness:
                     assert not attempt.terminals, "tokens after the terminal event"
                     assert event.start == len(attempt.output), "a gap or a repetition"
                     attempt.output.extend(event.token_ids)
+                    is_scored = attempt.submit.sampling.logprobs is not None
+                    assert len(event.logprobs) == (len(event.token_ids) if is_scored else 0)
+                    attempt.scores.extend((one.logprob, one.top) for one in event.logprobs)
+                self._read_prompt_scores(message)
             elif isinstance(message, Finished | HandBack):
                 attempt = self.attempts[message.request_id, message.generation]
                 assert attempt.peer == peer
@@ -174,6 +199,17 @@ class Harness:
             else:
                 self.others.append((peer, message))
         self._num_read = len(self.endpoint.sent)
+
+    def _read_prompt_scores(self, message: TokenEvents) -> None:
+        for stretch in message.prompt_logprobs:
+            attempt = self.attempts[stretch.request_id, stretch.generation]
+            wanted = attempt.submit.sampling.logprobs
+            assert wanted is not None
+            assert wanted.prompt_start is not None
+            first = max(wanted.prompt_start, 1)
+            assert stretch.start == first + len(attempt.prompt_scores), "a gap or a repetition"
+            assert len(attempt.output) <= 1, "prompt scores after the first token"
+            attempt.prompt_scores.extend((one.logprob, one.top) for one in stretch.logprobs)
 
 
 def make_submit(

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.worker.scheduler.harness import OTHER_PEER, PEER, Attempt, Harness, make_submit
 
@@ -71,13 +71,14 @@ WORLD = st.one_of(
 )
 
 
-def run_orders(world: World, orders: list[Order]) -> Harness:
+def run_orders(world: World, orders: list[Order], delays: int | None) -> Harness:
     """Play a workload to its end."""
     harness = Harness(
         page_size=world.page_size,
         num_pages=world.num_pages,
         max_slots=world.max_slots,
         max_chunk_tokens=world.max_chunk_tokens,
+        delays=delays,
     )
     attempts: dict[int, Attempt] = {}
     for step in range(101):
@@ -114,10 +115,15 @@ def assert_equal_to_reference(harness: Harness) -> None:
     harness.assert_idle_and_whole()
 
 
-@settings(max_examples=150)
-@given(world=WORLD, orders=st.lists(ORDER, min_size=1, max_size=12))
-def test_outputs_depend_on_nothing_but_the_request(world: World, orders: list[Order]) -> None:
-    assert_equal_to_reference(run_orders(world, orders))
+@given(
+    world=WORLD,
+    orders=st.lists(ORDER, min_size=1, max_size=12),
+    delays=st.none() | st.integers(0, 3),
+)
+def test_outputs_depend_on_nothing_but_the_request(
+    world: World, orders: list[Order], delays: int | None
+) -> None:
+    assert_equal_to_reference(run_orders(world, orders, delays))
 
 
 def _random_orders(dice: random.Random, count: int) -> list[Order]:
@@ -137,7 +143,7 @@ def _random_orders(dice: random.Random, count: int) -> list[Order]:
     ]
 
 
-def _play_seeds(seeds: range) -> dict[str, int]:
+def _play_seeds(seeds: range, delays: int | None) -> dict[str, int]:
     """Play random workloads on tight pools; count the events they are there for."""
     events = {"retractions": 0, "aborts": 0, "cached": 0, "chunked": 0, "mixed": 0}
     for seed in seeds:
@@ -149,7 +155,7 @@ def _play_seeds(seeds: range) -> dict[str, int]:
             max_slots=dice.randint(2, 10),
             max_chunk_tokens=dice.choice((16, 32, 64)),
         )
-        harness = run_orders(world, _random_orders(dice, 40))
+        harness = run_orders(world, _random_orders(dice, 40), delays)
         assert_equal_to_reference(harness)
         counters = harness.loop.counters
         events["retractions"] += counters.retractions
@@ -161,14 +167,16 @@ def _play_seeds(seeds: range) -> dict[str, int]:
     return events
 
 
-def test_random_workloads_meet_every_event() -> None:
-    assert all(count > 0 for count in _play_seeds(range(8)).values())
+@pytest.mark.parametrize("delays", [None, 1])
+def test_random_workloads_meet_every_event(delays: int | None) -> None:
+    assert all(count > 0 for count in _play_seeds(range(8), delays).values())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_many_random_workloads() -> None:
-    assert all(count >= 100 for count in _play_seeds(range(1000, 1300)).values())
+@pytest.mark.parametrize("delays", [None, 1])
+def test_many_random_workloads(delays: int | None) -> None:
+    assert all(count >= 100 for count in _play_seeds(range(1000, 1150), delays).values())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -4,53 +4,46 @@ It checks the part of the batch contract that it can see: distinct slots, and pa
 position of every row.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from mizzen_worker.contracts.batch import (
-    DecodeRows,
-    ExtendRow,
-    PageWrite,
-    ScheduleBatch,
-    SlotInit,
-)
+from mizzen_worker.contracts.batch import ExtendRow, PageWrite, ScheduleBatch, SlotInit
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import TokenId
+from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.scheduler.planner import Plan, PlannedRow
+from mizzen_worker.scheduler.slot_book import SlotBook
 
 
 def build_batch(
     plan: Plan,
     *,
     step: int,
-    page_writes: Sequence[PageWrite],
+    page_writes: tuple[PageWrite, ...],
     eos_token_ids: tuple[TokenId, ...],
-    page_size: int,
+    book: SlotBook,
 ) -> ScheduleBatch:
     """Translate; raises ``InvariantError`` before anything could run on wrong pages."""
-    _require_sound(plan.rows(), page_size)
+    _require_sound(plan, book)
     return ScheduleBatch(
         step=step,
         extends=tuple(map(_extend_row, plan.extends)),
-        decodes=DecodeRows(
-            slots=np.array([row.slot for row in plan.decodes], dtype=np.int32),
-            starts=np.array([row.req.num_kv for row in plan.decodes], dtype=np.int32),
-        ),
+        decodes=plan.decodes,
         slot_inits=tuple(_slot_init(row, eos_token_ids) for row in plan.extends if row.is_entering),
-        page_writes=tuple(page_writes),
+        page_writes=page_writes,
     )
 
 
 def _extend_row(row: PlannedRow) -> ExtendRow:
-    req = row.req
+    targets = row.target_start + 1
     return ExtendRow(
-        request_id=req.request_id,
+        request_id=row.req.request_id,
         slot=row.slot,
-        start=req.num_kv,
+        start=row.start,
         num_new=row.num_new,
-        token_ids=req.tokens(req.num_kv, req.num_kv + row.num_new),
+        token_ids=row.req.tokens(row.start, row.end),
         is_sampled=row.is_sampled,
+        target_start=row.target_start if row.num_targets else 0,
+        target_ids=row.req.tokens(targets, targets + row.num_targets) if row.num_targets else None,
     )
 
 
@@ -63,14 +56,30 @@ def _slot_init(row: PlannedRow, eos_token_ids: tuple[TokenId, ...]) -> SlotInit:
         num_generated_tokens=req.num_output,
         eos_token_ids=() if req.sampling.ignore_eos else eos_token_ids,
         max_tokens=req.max_tokens,
+        history=req.tokens(0, req.num_tokens) if _has_penalty(req.sampling) else None,
     )
 
 
-def _require_sound(rows: Sequence[PlannedRow], page_size: int) -> None:
-    if len({row.slot for row in rows}) != len(rows):
-        raise InvariantError([f"slots {[row.slot for row in rows]} of a batch are not distinct"])
-    for row in rows:
-        _, lease = row.req.held()
-        if row.req.num_kv + row.num_new > lease.num_pages * page_size:
-            message = f"slot {row.slot}: {lease.num_pages} pages end before position "
-            raise InvariantError([message + str(row.req.num_kv + row.num_new - 1)])
+def _has_penalty(sampling: SamplingParams) -> bool:
+    return (
+        sampling.repetition_penalty != 1
+        or sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+    )
+
+
+def _require_sound(plan: Plan, book: SlotBook) -> None:
+    decode_slots = plan.decodes.slots
+    slots = np.concatenate([decode_slots, [row.slot for row in plan.extends]]).astype(np.int64)
+    if len(np.unique(slots)) != len(slots):
+        raise InvariantError([f"slots {slots.tolist()} of a batch are not distinct"])
+    ends = np.concatenate([plan.decodes.starts + 1, [row.end for row in plan.extends]])
+    broken = np.flatnonzero(ends > book.num_room[slots]).tolist()
+    if broken:
+        message = "slot {}: its pages end at {}, before position {}"
+        raise InvariantError(
+            [
+                message.format(slots[row], book.num_room[slots[row]], int(ends[row]) - 1)
+                for row in broken
+            ]
+        )

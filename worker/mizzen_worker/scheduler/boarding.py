@@ -57,7 +57,7 @@ class Boarding:
         """Admit what fits into ``num_left`` prompt tokens; ``urgent`` is first, if given."""
         boarded: list[Boarded] = []
         roster = self._roster
-        if not len(roster.waiting) or num_left < 1 or len(roster.running) >= self._max_running:
+        if not len(roster.waiting) or num_left < 1 or self._num_places() < 1:
             return boarded
         num_reserved = sum(map(self._reserved_pages, roster.running))
         sharing = PrefixSharing(roster.running, page_size=self._page_size)
@@ -71,26 +71,30 @@ class Boarding:
             roster.admit(req)
             self._wait_prediction.observe(now, num_waiting=len(roster.waiting))
             self._enter(req, match)
-            _, lease = req.held()
-            self._cache.grow([(lease, decision.num_new_pages)])
+            self._residency.grow([(req, decision.num_new_pages)])
             boarded.append(Boarded(req=req, num_new=decision.num_new))
             sharing.add(req)
             self._is_age_first = not is_by_age
             if self._policy is SchedulePolicy.DFS_WEIGHT:
-                self._walk = self._cache.path(lease.receipt.node)
+                self._walk = self._cache.path(req.held()[1].receipt.node)
             num_left -= decision.num_new
             num_reserved += self._reserved_pages(req)
         return boarded
 
+    def may_preempt(self) -> bool:
+        """Tell whether somebody waits that is more urgent than somebody that runs."""
+        first = self._roster.waiting.front(1)
+        if not self._is_preemptive or not first:
+            return False
+        priority = first[0].standing.priority
+        return any(other.standing.priority < priority for other in self._roster.running)
+
     def choose_to_preempt(self, now: float) -> tuple[Req, list[Req]] | None:
         """Give the most urgent waiting request and those that have to leave for it, if any."""
-        first = self._roster.waiting.front(1)
+        if not self.may_preempt():
+            return None
         running = self._roster.running
-        if not self._is_preemptive or not first or not running:
-            return None
-        req = first[0]
-        if all(req.standing.priority <= other.standing.priority for other in running):
-            return None
+        (req,) = self._roster.waiting.front(1)
         match = self._residency.match(req)
         sharing = PrefixSharing(running, page_size=self._page_size)
         if sharing.is_worth_waiting(req, match.num_pages):
@@ -138,10 +142,15 @@ class Boarding:
     def _is_overdue(self, req: Req, now: float) -> bool:
         return req.arrived_at < self.overdue_before(now)
 
+    def _num_places(self) -> int:
+        """Count slots for newcomers: those of departures are not free yet."""
+        num_left = self._max_running - len(self._roster.running)
+        return min(num_left, self._residency.table.num_free)
+
     def _budget(self, num_left: int, num_reserved: int) -> Budget:
         return Budget(
             page_size=self._page_size,
-            slots=self._max_running - len(self._roster.running),
+            slots=self._num_places(),
             chunk_tokens=num_left,
             pages_now=self._cache.num_available,
             pages_reserved=num_reserved,

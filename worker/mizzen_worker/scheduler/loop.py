@@ -1,8 +1,14 @@
 """Owns the scheduler loop: what comes in, one step, what goes out; owns neither model nor sockets.
 
-One iteration, straight: receive, end what is over, plan and launch, settle, reply. ``_launch``
-gives a ``Launched`` and ``_settle`` takes it, and nothing else passes between them: overlapping
-steps is moving the settle of one step behind the launch of the next.
+One iteration, straight: receive, end what is over, plan and launch, settle, reply. ``overlapped``
+means that one step stays in flight when the iteration ends: the next one is planned, launched and
+queued on the device before its result is looked at. That is the only difference.
+
+Overlap rule. While a step is planned at most one has not settled. Planning uses settled tokens,
+counts and bounds, never the value of a token in flight. The step in flight settles *before* what
+has to know its tokens: a retraction, a row that needs its last token on the CPU, a hand-back, a
+flush. What ends a request needs no token and does not wait: its slot and pages stay behind until
+the step has settled (``residency.py``), its result is skipped (``pipeline.py``).
 
 Failure classes: a bad request ends alone; a ``StepError`` ends the requests of its batch; a
 ``DeviceError`` or ``InvariantError`` leaves ``run_once``, and with it the process. Not thread safe.
@@ -10,32 +16,30 @@ Failure classes: a bad request ends alone; a ``StepError`` ends the requests of 
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from mizzen_worker.cache.controller import UnifiedRadixCache
-from mizzen_worker.contracts.batch import PendingStep, Runner, StepResult
-from mizzen_worker.contracts.errors import InvariantError, StepError
+from mizzen_worker.contracts.batch import Runner
+from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.messages import Control, HandBackCause, Reply
 from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.memory.allocator import PageAllocator
 from mizzen_worker.memory.request_table import RequestTable
 from mizzen_worker.memory.sizing import pages_for_tokens
-from mizzen_worker.scheduler.batch_builder import build_batch
 from mizzen_worker.scheduler.control import Drain
 from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.ending import Ending
 from mizzen_worker.scheduler.memory_audit import audit, audit_counts
 from mizzen_worker.scheduler.outbox import Outbox
 from mizzen_worker.scheduler.output_prediction import OutputPrediction
-from mizzen_worker.scheduler.planner import Plan, Planner
+from mizzen_worker.scheduler.pipeline import Pipeline
+from mizzen_worker.scheduler.planner import Planner
 from mizzen_worker.scheduler.policies import STANDING_KEYS
 from mizzen_worker.scheduler.reception import Reception
-from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.residency import Residency
 from mizzen_worker.scheduler.roster import Roster
 from mizzen_worker.scheduler.settings import SchedulerSettings
-from mizzen_worker.scheduler.settle import finish_after_last_token
+from mizzen_worker.scheduler.slot_book import SlotBook
 from mizzen_worker.scheduler.state import SchedulerState
 from mizzen_worker.scheduler.wait_prediction import WaitPrediction
 from mizzen_worker.scheduler.waiting_line import WaitingLine
@@ -43,16 +47,6 @@ from mizzen_worker.scheduler.waiting_line import WaitingLine
 logger = logging.getLogger(__name__)
 
 _OVERDUE = FinishReason(kind=FinishKind.DEADLINE, message="the request's deadline passed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
-    """A step on its way: its plan, and the promise of its result."""
-
-    step: int
-    plan: Plan
-    pending: PendingStep
-    launched_at: float
 
 
 class SchedulerLoop:
@@ -68,7 +62,6 @@ class SchedulerLoop:
     ) -> None:
         limits = runner.limits
         settings.require_fit(limits.page_size)
-        self._runner = runner
         self._clock = clock
         self._state = SchedulerState(
             settings=settings,
@@ -81,11 +74,15 @@ class SchedulerLoop:
             wait_prediction=WaitPrediction(),
         )
         self._ending = Ending(self._state)
+        self._pipeline = Pipeline(self._state, runner=runner, ending=self._ending, clock=clock)
         self._reception = Reception(
-            self._state, endpoint=endpoint, ending=self._ending, clock=clock
+            self._state,
+            endpoint=endpoint,
+            ending=self._ending,
+            settle=self._settle_all,
+            clock=clock,
         )
         self._planner = Planner(self._state)
-        self._step = 0
         self._was_busy = False
 
     @property
@@ -118,21 +115,26 @@ class SchedulerLoop:
         The books are not trusted any more: no page is freed and no token is sent, so each peer
         goes on from the tokens that it has.
         """
-        for req in self._state.roster.live():
-            self._state.outbox.send_hand_back(req, HandBackCause.RESTARTING)
+        self._state.outbox.send_hand_backs(self._state.roster.live(), HandBackCause.RESTARTING)
 
     def run_once(self) -> bool:
-        """Do one iteration; tell whether it ran a step. Waits for messages when idle."""
+        """Do one iteration; tell whether there was a step in it. Waits for messages when idle."""
         self._reception.receive()
         self._end_overdue()
-        launched = self._launch()
-        if launched is not None:
-            self._settle(launched)
+        was_busy = self._pipeline.num_in_flight > 0
+        did_launch = self._launch()
+        may_stay = self._state.settings.is_overlapped and did_launch
+        self._pipeline.settle(max_in_flight=1 if may_stay else 0)
+        if not self._state.roster.running:
+            self._settle_all()  # There is nothing that could overlap with it.
         self._state.refresh_gauges()
         self._state.outbox.flush()
         self._reception.beat()
         self._audit()
-        return launched is not None
+        return was_busy or did_launch
+
+    def _settle_all(self) -> None:
+        self._pipeline.settle(max_in_flight=0)
 
     def _end_overdue(self) -> None:
         now = self._clock()
@@ -141,75 +143,18 @@ class SchedulerLoop:
             self._ending.finish(req, _OVERDUE)
         drain = self._reception.drain
         if drain is not None and drain.deadline is not None and now >= drain.deadline:
+            self._settle_all()
             for req in roster.live():
                 self._ending.hand_back(req, HandBackCause.DRAINING)
 
-    def _launch(self) -> Launched | None:
-        plan = self._planner.plan(self._clock())
+    def _launch(self) -> bool:
+        if self._pipeline.num_in_flight and self._planner.must_settle():
+            self._settle_all()
+        is_settled = self._pipeline.num_in_flight == 0
+        plan = self._planner.plan(self._clock(), is_settled=is_settled)
         self._state.counters.retractions += plan.num_retracted
         self._state.counters.preemptions += plan.num_preempted
-        if not plan.rows():
-            return None
-        step = self._step + 1
-        residency = self._state.residency
-        batch = build_batch(
-            plan,
-            step=step,
-            page_writes=[
-                write for row in plan.rows() if (write := residency.sync(row.req)) is not None
-            ],
-            eos_token_ids=self._state.settings.eos_token_ids,
-            page_size=self._state.limits.page_size,
-        )
-        launched_at = self._clock()
-        try:
-            pending = self._runner.launch(batch)
-        except StepError as error:
-            logger.exception("step %s of %s requests cannot run", step, batch.num_rows)
-            self._end_batch(plan, error)
-            return None
-        self._step = step
-        for row in plan.rows():
-            row.req.num_kv += row.num_new
-            if row.is_sampled and row.req.state is ReqState.PREFILLING:
-                row.req.move(ReqState.DECODING)
-        return Launched(step=step, plan=plan, pending=pending, launched_at=launched_at)
-
-    def _settle(self, launched: Launched) -> None:
-        """Take the result of a step: the only place where tokens enter requests."""
-        result = launched.pending.settle()
-        plan, counters = launched.plan, self._state.counters
-        counters.steps += 1
-        counters.step_seconds += self._clock() - launched.launched_at
-        _require_complete(launched, result)
-        sampled = iter(result.sampled_ids.tolist())
-        for row in plan.extends:
-            counters.prefilled_tokens += row.num_new
-            if row.is_sampled:
-                self._take_token(row.req, next(sampled))
-            if row.req.is_running:
-                self._state.residency.checkpoint(row.req)
-        for row in plan.decodes:
-            self._take_token(row.req, next(sampled))
-
-    def _take_token(self, req: Req, token: int) -> None:
-        """Add a sampled token; end the request where that ends it."""
-        req.append(token)
-        self._state.counters.generated_tokens += 1
-        reason = finish_after_last_token(
-            req,
-            eos_token_ids=self._state.settings.eos_token_ids,
-            vocab_size=self._state.limits.vocab_size,
-        )
-        if reason is not None:
-            self._ending.finish(req, reason)
-        else:
-            self._state.outbox.report_tokens(req)
-
-    def _end_batch(self, plan: Plan, error: StepError) -> None:
-        reason = FinishReason(kind=FinishKind.ERROR, message=f"the step could not run: {error}")
-        for row in plan.rows():
-            self._ending.finish(row.req, reason)
+        return not plan.is_empty and self._pipeline.launch(plan)
 
     def _audit(self) -> None:
         """Compare the books: all of them where settings say so, counts when falling idle."""
@@ -233,12 +178,5 @@ def _build_residency(runner: Runner) -> Residency:
             max_slots=limits.max_slots,
             max_pages_per_slot=pages_for_tokens(limits.context_length, page_size=limits.page_size),
         ),
+        book=SlotBook(max_slots=limits.max_slots),
     )
-
-
-def _require_complete(launched: Launched, result: StepResult) -> None:
-    plan = launched.plan
-    wanted = (launched.step, sum(row.is_sampled for row in plan.rows()))
-    if (result.step, len(result.sampled_ids)) != wanted:
-        message = f"step {result.step} gave {len(result.sampled_ids)} tokens; wanted {wanted}"
-        raise InvariantError([message])

@@ -19,6 +19,11 @@ def audit(roster: Roster, residency: Residency) -> list[str]:
     found += _broken_containers(roster)
     for req in roster.running:
         found += _broken_holdings(req, residency)
+    found += [
+        f"slot {departure.slot} is kept for step {departure.step}, which has settled"
+        for departure in residency.departures
+        if not residency.book.is_in_flight(departure.slot)
+    ]
     found += audit_counts(roster, residency)
     return found
 
@@ -26,11 +31,11 @@ def audit(roster: Roster, residency: Residency) -> list[str]:
 def audit_counts(roster: Roster, residency: Residency) -> list[str]:
     """Compare counts: leases and slots with running requests, pages with the pool. Cheap."""
     found = residency.cache.count_violations()
-    num_running = len(roster.running)
-    if residency.cache.num_leases != num_running:
-        found.append(f"{residency.cache.num_leases} leases for {num_running} running requests")
-    if residency.table.num_taken != num_running:
-        found.append(f"{residency.table.num_taken} slots for {num_running} running requests")
+    num_held = len(roster.running) + len(residency.departures)
+    if residency.cache.num_leases != num_held:
+        found.append(f"{residency.cache.num_leases} leases for {num_held} running or departing")
+    if residency.table.num_taken != num_held:
+        found.append(f"{residency.table.num_taken} slots for {num_held} running or departing")
     return found
 
 
@@ -58,9 +63,14 @@ def _broken_holdings(req: Req, residency: Residency) -> Iterator[str]:
         yield f"slot {slot}: the row told to the runner differs from the lease"
     if not lease.num_tree * page_size <= req.num_kv <= lease.num_pages * page_size:
         yield f"slot {slot}: {req.num_kv} positions, pages {lease.num_tree}..{lease.num_pages}"
-    if req.num_kv >= req.num_tokens:
+    if residency.book.num_room[slot] != lease.num_pages * page_size:
+        yield f"slot {slot}: room of {residency.book.num_room[slot]} in {lease.num_pages} pages"
+    is_decoding = req.state is ReqState.DECODING
+    # After an iteration at most one step is in flight, so a row of the slot is in flight or not.
+    num_unknown = int(is_decoding and residency.book.is_in_flight(slot))
+    if req.num_kv >= req.num_tokens + num_unknown:
         yield f"slot {slot}: KV of {req.num_kv} positions for {req.num_tokens} tokens"
-    if req.state is ReqState.DECODING and req.num_kv != req.num_tokens - 1:
+    if is_decoding and req.num_kv != req.num_tokens + num_unknown - 1:
         yield f"slot {slot}: decoding with {req.num_tokens - req.num_kv} tokens to compute"
     if req.num_tokens > req.max_tokens:
         yield f"slot {slot}: {req.num_tokens} tokens, the limit is {req.max_tokens}"

@@ -2,12 +2,18 @@
 
 Order: pages for decodes (retracting others where they run out), places for an urgent request
 (preempting others), chunks of prefills in flight, then new requests. Uses lengths and counts only,
-never the value of a token, so that a step can be planned before the last one has settled.
-Invariant: a plan is empty only when nothing runs.
+never the value of a token, so that a step can be planned while another one has not settled. Where
+that is not enough it asks for the settling first: before somebody is sent back, and before a row
+that needs its last token on the CPU. Invariant: a plan is empty only when nothing runs, or
+everything that runs waits for a step in flight.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from mizzen_worker.contracts.batch import DecodeRows
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.sizing import pages_for_tokens
@@ -20,28 +26,46 @@ from mizzen_worker.scheduler.state import SchedulerState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """One request's part of a step; its pages are in its lease already."""
+    """Known tokens of one request, computed in a step; its pages are in its lease already."""
 
     req: Req
     slot: SlotIndex
+    start: int
     num_new: int
     is_sampled: bool
     """It ends at the newest known token, so the step gives the next one."""
     is_entering: bool
+    target_start: int
+    """Position whose successor is the first prompt token that the step scores."""
+    num_targets: int
+
+    @property
+    def end(self) -> int:
+        """Positions that have KV after the step."""
+        return self.start + self.num_new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Rows of one step, each kind in the order of age, and who had to leave for them."""
+    """Rows of one step, and how many had to leave for them.
+
+    ``decoding`` are the requests of the decode rows, which are in the order of their slots.
+    """
 
     extends: tuple[PlannedRow, ...]
-    decodes: tuple[PlannedRow, ...]
+    decodes: DecodeRows
+    decoding: Sequence[Req]
     num_retracted: int
     num_preempted: int
 
-    def rows(self) -> tuple[PlannedRow, ...]:
-        """All rows, extends first."""
-        return self.extends + self.decodes
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to run."""
+        return not self.extends and not self.decoding
+
+    def reqs(self) -> list[Req]:
+        """All requests of the step, extends first."""
+        return [*(row.req for row in self.extends), *self.decoding]
 
 
 class Planner:
@@ -50,20 +74,37 @@ class Planner:
     def __init__(self, state: SchedulerState) -> None:
         self._residency = state.residency
         self._cache = state.residency.cache
+        self._book = state.residency.book
         self._page_size = state.limits.page_size
         self._roster = state.roster
         self._boarding = Boarding(state)
         self._max_chunk_tokens = state.settings.max_chunk_tokens
 
-    def plan(self, now: float) -> Plan:
-        """Choose the rows of the next step and give them their pages."""
+    def must_settle(self) -> bool:
+        """Tell whether steps in flight must settle before the next one can be planned.
+
+        So it is where somebody may be sent back (it would lose the token in flight), and where a
+        row needs its last token on the CPU.
+        """
+        due = self._book.due()
+        return (
+            len(self._book.short(due)) > self._cache.num_available
+            or self._book.has_unknown_input(due)
+            or self._boarding.may_preempt()
+        )
+
+    def plan(self, now: float, *, is_settled: bool) -> Plan:
+        """Choose the rows of the next step and give them their pages.
+
+        ``is_settled``: no step is in flight. Otherwise ``must_settle`` was asked, and said no.
+        """
         num_retracted = self._grow_decodes(now)
         urgent, num_preempted = None, 0
         if num_retracted == 0:
             urgent, num_preempted = self._preempt(now)
-        decodes = [req for req in self._roster.running if req.state is ReqState.DECODING]
+        due = self._book.due()
         extends = self._continue_prefills()
-        if self._roster.running and not extends and not decodes:
+        if is_settled and self._roster.running and not extends and not len(due):
             # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
             message = f"{len(self._roster.running)} requests run and no row can be planned"
             raise InvariantError([message])
@@ -75,7 +116,10 @@ class Planner:
             ]
         return Plan(
             extends=tuple(extends),
-            decodes=tuple(_row(req, 1) for req in decodes),
+            decodes=DecodeRows(
+                slots=due.astype(np.int32), starts=self._book.num_kv[due].astype(np.int32)
+            ),
+            decoding=self._book.reqs(due),
             num_retracted=num_retracted,
             num_preempted=num_preempted,
         )
@@ -83,21 +127,12 @@ class Planner:
     def _grow_decodes(self, now: float) -> int:
         """Give each decode the page its next position lies in; return how many were retracted."""
         num_retracted = 0
-        while True:
-            short = [
-                req.lease
-                for req in self._roster.running
-                if req.state is ReqState.DECODING
-                and req.lease is not None
-                and req.num_kv >= req.lease.num_pages * self._page_size
-            ]
-            if len(short) <= self._cache.num_available:
-                break
+        while len(short := self._book.short(self._book.due())) > self._cache.num_available:
             overdue_before = self._boarding.overdue_before(now)
             self._retract(choose_victim(self._roster.running, overdue_before=overdue_before))
             num_retracted += 1
-        if short:
-            self._cache.grow([(lease, 1) for lease in short])
+        if len(short):
+            self._residency.grow([(req, 1) for req in self._book.reqs(short)])
         return num_retracted
 
     def _preempt(self, now: float) -> tuple[Req | None, int]:
@@ -131,7 +166,7 @@ class Planner:
             if num_new == 0:
                 break
             end_page = pages_for_tokens(req.num_kv + num_new, page_size=self._page_size)
-            self._cache.grow([(lease, end_page - lease.num_pages)])
+            self._residency.grow([(req, end_page - lease.num_pages)])
             rows.append(_row(req, num_new))
             num_left -= num_new
         return rows
@@ -139,10 +174,15 @@ class Planner:
 
 def _row(req: Req, num_new: int, *, is_entering: bool = False) -> PlannedRow:
     slot, _ = req.held()
+    start = req.num_kv
+    target_start = max(start, req.next_score - 1)
     return PlannedRow(
         req=req,
         slot=slot,
+        start=start,
         num_new=num_new,
-        is_sampled=req.state is ReqState.DECODING or req.num_kv + num_new == req.num_tokens,
+        is_sampled=start + num_new == req.num_tokens,
         is_entering=is_entering,
+        target_start=target_start,
+        num_targets=max(0, min(start + num_new, req.num_prompt - 1) - target_start),
     )

@@ -40,7 +40,7 @@ class PrefixSharing:
         if leaders is None:
             return False
         # The last token of a request is always computed, so its page is not worth waiting for.
-        key = req.key(req.num_tokens - 1, page_size=self._page_size)
+        key = req.key(req.num_matchable, page_size=self._page_size)
         for leader in leaders:
             leader_key = leader.key(leader.num_tokens, page_size=self._page_size)
             num_shared = common_prefix_pages(key, leader_key, page_size=self._page_size)

@@ -51,11 +51,14 @@ class Reception:
         *,
         endpoint: WorkerEndpoint,
         ending: Ending,
+        settle: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
+        """``settle`` settles every step in flight; for what must know all tokens."""
         self._state = state
         self._endpoint = endpoint
         self._ending = ending
+        self._settle = settle
         self._clock = clock
         self._peers: dict[PeerId, None] = {}  # in the order of attaching
         self._next_beat = clock()
@@ -84,6 +87,7 @@ class Reception:
         """Refuse new work from now on, and give live work back where the mode says so."""
         self.drain = drain
         if drain.mode is DrainMode.HANDBACK:
+            self._settle()
             for req in self._state.roster.live():
                 self._ending.hand_back(req, HandBackCause.DRAINING)
 
@@ -92,6 +96,7 @@ class Reception:
         state = self._state
         match message.verb:
             case ControlVerb.FLUSH_CACHE:
+                self._settle()
                 num_freed = state.residency.cache.flush()
                 page_size = state.limits.page_size
                 facts = {
@@ -189,6 +194,7 @@ class Reception:
             priority=submit.priority if is_ranked else 0,
         )
         req.arrived_at = self._clock()
+        req.needs_cpu_token = self._state.settings.needs_cpu_token(submit)
         identity = self._state.settings.identity
         req.namespace = Namespace(model=identity.fingerprint, salt=submit.cache_salt).digest()
         if submit.deadline_s is not None:
@@ -196,11 +202,7 @@ class Reception:
         self._state.roster.add(req)
         if req.num_output:
             # An earlier attempt may have ended with its last token, unheard.
-            reason = finish_after_last_token(
-                req,
-                eos_token_ids=self._state.settings.eos_token_ids,
-                vocab_size=self._state.limits.vocab_size,
-            )
+            reason = finish_after_last_token(req, eos_token_ids=self._state.settings.eos_token_ids)
             if reason is not None:
                 self._ending.finish(req, reason)
 

@@ -2,8 +2,9 @@
 
 Intervals of a request's tokens (prompt and output in one array)::
 
-    [0, num_kv)           KV is in the lease's pages (launched, and outside a step also settled)
-    [num_kv, num_tokens)  known, still to be computed; exactly 1 token while decoding
+    [0, num_kv)           launched: KV is in the lease's pages, or will be when its steps have run
+    [num_kv, num_tokens)  known, still to be computed; exactly 1 token while decoding and settled
+    [num_tokens, num_kv]  while decoding in flight: sampled on the device, unknown here
     [0, num_prompt)       prompt; the rest is output, never shortened, kept by retraction
 
 Invariants: a slot and an open lease are held exactly in PREFILLING and DECODING; the state changes
@@ -11,16 +12,18 @@ through ``move`` only; ``order`` is given once, so a retracted request keeps its
 """
 
 import enum
-from typing import TYPE_CHECKING
+from array import array
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey, page_key
 from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Generation, PeerId, RequestId, SlotIndex, TokenId
-from mizzen_worker.contracts.messages import Submit
+from mizzen_worker.contracts.messages import Submit, TokenLogprob
 from mizzen_worker.contracts.request import SamplingParams, Usage
 from mizzen_worker.scheduler.policies import Standing
 
@@ -58,22 +61,24 @@ class Req:
     """One attempt of one request on this worker."""
 
     __slots__ = (
+        "_logprobs",
         "_tokens",
         "arrived_at",
         "deadline",
         "generation",
         "known",
+        "kv_lengths",
         "leader",
         "lease",
         "max_tokens",
         "namespace",
+        "needs_cpu_token",
+        "next_score",
         "num_cached",
-        "num_kv",
         "num_leader_pages",
         "num_preempted",
         "num_prompt",
         "num_reported",
-        "num_tokens",
         "order",
         "peer",
         "request_id",
@@ -107,17 +112,17 @@ class Req:
         self.namespace = b""
         self.deadline: float | None = None
         self.num_prompt = len(submit.prompt_ids)
-        self.num_tokens = self.num_prompt + len(submit.generated_ids)
         self.max_tokens = min(self.num_prompt + submit.sampling.max_new_tokens, context_length)
         """Prompt plus output may not grow past this."""
-        self._tokens: Int32Array = np.empty(self.num_tokens + 32, dtype=np.int32)
-        self._tokens[: self.num_prompt] = submit.prompt_ids
-        self._tokens[self.num_prompt : self.num_tokens] = submit.generated_ids
+        self.needs_cpu_token = False
+        """Its next step may only be planned when its last token is known here."""
+        self._tokens = array("i", submit.prompt_ids)
+        self._tokens.extend(submit.generated_ids)
+        self._logprobs: list[TokenLogprob] = []
         self.num_reported = len(submit.generated_ids)
         """Output tokens that the peer has, or that are queued for it."""
         self.num_cached: int | None = None
         """Prompt tokens found in the cache at the first admission; None before it."""
-        self.num_kv = 0
         self.num_preempted = 0
         self.known: Match | None = None
         """While waiting: what of it was cached when last looked."""
@@ -125,14 +130,41 @@ class Req:
         """While waiting: the running request that computes this one's next pages."""
         self.num_leader_pages = 0
         """Once the leader has cached so many, nothing of it is worth waiting for."""
+        self.next_score = _first_score(submit)
+        """Index of the next prompt token to be scored; ``num_prompt`` when none is."""
         self.state = ReqState.WAITING
         self.slot: SlotIndex | None = None
+        self.kv_lengths: npt.NDArray[np.int64] | None = None
+        """The slot book's ``num_kv``, while it runs."""
         self.lease: KvLease | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Count its tokens as far as they are known here: those in flight are not."""
+        return len(self._tokens)
 
     @property
     def num_output(self) -> int:
         """Count output tokens, those of earlier attempts included."""
-        return self.num_tokens - self.num_prompt
+        return len(self._tokens) - self.num_prompt
+
+    @property
+    def num_kv(self) -> int:
+        """Count positions that have KV or get it from steps in flight."""
+        if self.slot is None or self.kv_lengths is None:
+            return 0
+        return int(self.kv_lengths[self.slot])
+
+    @property
+    def num_matchable(self) -> int:
+        """Count tokens whose KV may come from the cache.
+
+        One at least is computed to give the next one, and so is what prompt scores need.
+        """
+        limit = self.num_tokens - 1
+        if self.next_score < self.num_prompt:
+            limit = min(limit, self.next_score - 1)
+        return limit
 
     @property
     def is_running(self) -> bool:
@@ -148,30 +180,36 @@ class Req:
 
     def append(self, token: int) -> None:
         """Add an output token."""
-        if self.num_tokens == len(self._tokens):
-            grown = np.empty(2 * self.num_tokens, dtype=np.int32)
-            grown[: self.num_tokens] = self._tokens
-            self._tokens = grown
-        self._tokens[self.num_tokens] = token
-        self.num_tokens += 1
+        self._tokens.append(token)
+
+    def add_logprob(self, logprob: TokenLogprob) -> None:
+        """Keep the score of the newest token until it is reported."""
+        self._logprobs.append(logprob)
+
+    def take_logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Hand out the scores of tokens that are reported now."""
+        if not self._logprobs:
+            return ()
+        logprobs = tuple(self._logprobs)
+        self._logprobs.clear()
+        return logprobs
 
     def tokens(self, first: int, end: int) -> Int32Array:
         """Copy tokens [first, end)."""
-        return self._tokens[first:end].copy()
+        return np.array(self._tokens[first:end], dtype=np.int32)
 
     def output(self, first: int) -> tuple[TokenId, ...]:
         """List output tokens from index ``first`` on."""
-        ids: list[TokenId] = self._tokens[self.num_prompt + first : self.num_tokens].tolist()
-        return tuple(ids)
+        return tuple(cast("list[TokenId]", self._tokens[self.num_prompt + first :].tolist()))
 
     def last_token(self) -> TokenId:
         """Read the newest token."""
-        return TokenId(int(self._tokens[self.num_tokens - 1]))
+        return TokenId(self._tokens[-1])
 
     def key(self, num_tokens: int, *, page_size: int, first_page: int = 0) -> PageKey:
         """Name the whole pages in the first ``num_tokens`` tokens, from ``first_page`` on."""
         return page_key(
-            self.namespace, self._tokens[:num_tokens], page_size=page_size, first_page=first_page
+            self.namespace, self.tokens(0, num_tokens), page_size=page_size, first_page=first_page
         )
 
     def held(self) -> tuple[SlotIndex, KvLease]:
@@ -187,3 +225,11 @@ class Req:
             completion_tokens=self.num_output,
             cached_tokens=self.num_cached or 0,
         )
+
+
+def _first_score(submit: Submit) -> int:
+    """An attempt that goes on after output was heard: its scores came before that output."""
+    wanted = submit.sampling.logprobs
+    if wanted is None or wanted.prompt_start is None or submit.generated_ids:
+        return len(submit.prompt_ids)
+    return min(max(wanted.prompt_start, 1), len(submit.prompt_ids))

@@ -1,11 +1,16 @@
 """Owns what a scheduler is told once, at its start; owns no default of the command line."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.ids import InstanceId, TokenId
-from mizzen_worker.contracts.messages import ModelIdentity
+from mizzen_worker.contracts.messages import ModelIdentity, Submit
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
+
+
+def _nobody(_: Submit) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +19,9 @@ class SchedulerSettings:
 
     ``max_chunk_tokens`` bounds the prompt tokens computed in one step. ``max_running`` is cut to
     the runner's slots. ``ageing_s`` is the wait after which age counts, whatever the policy;
-    ``is_preemptive`` matters to the policy ``priority`` only. ``is_audited`` recomputes every
+    ``is_preemptive`` matters to the policy ``priority`` only. ``is_overlapped`` plans and launches
+    a step while the one before it runs; a request that ``needs_cpu_token`` picks is never planned
+    while a token of it is in flight. ``is_audited`` recomputes every
     invariant after every step: for tests.
     """
 
@@ -27,6 +34,8 @@ class SchedulerSettings:
     policy: SchedulePolicy = SchedulePolicy.FCFS
     is_preemptive: bool = True
     ageing_s: float = 30.0
+    is_overlapped: bool = False
+    needs_cpu_token: Callable[[Submit], bool] = _nobody
     heartbeat_interval_s: float = 1.0
     max_idle_wait_s: float = 0.5
     max_messages_per_step: int = 1024

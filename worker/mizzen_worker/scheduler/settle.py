@@ -9,18 +9,13 @@ from mizzen_worker.scheduler.req import Req
 _BY_LENGTH = FinishReason(kind=FinishKind.LENGTH)
 
 
-def finish_after_last_token(
-    req: Req, *, eos_token_ids: Collection[TokenId], vocab_size: int
-) -> FinishReason | None:
-    """Decide whether the request's newest output token ends it.
+def finish_after_last_token(req: Req, *, eos_token_ids: Collection[TokenId]) -> FinishReason | None:
+    """Decide whether the request's newest output token ends it; the device decides by the same.
 
-    Order: a token outside the vocabulary, EOS and stop tokens (only as the token after
-    ``min_new_tokens`` others), ``max_new_tokens`` or the context length.
+    Order: EOS and stop tokens (only as the token after ``min_new_tokens`` others),
+    ``max_new_tokens`` or the context length.
     """
     token = req.last_token()
-    if not 0 <= token < vocab_size:
-        message = f"the model gave token {token}, outside its vocabulary of {vocab_size}"
-        return FinishReason(kind=FinishKind.ERROR, message=message)
     sampling = req.sampling
     if _is_stop(token, sampling, eos_token_ids) and req.num_output > sampling.min_new_tokens:
         return FinishReason(kind=FinishKind.STOP, matched=token)
