@@ -26,7 +26,7 @@ from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import FLAG_LISTEN, FLAG_WORKERS
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
-from mizzen_worker.ipc.link import check_address
+from mizzen_worker.ipc.link import check_address, rank_events_address, replay_address
 from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
 from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
 from mizzen_worker.supervision.child import ChildSpec
@@ -71,6 +71,9 @@ def plan_launch(
             " (`make setup` of a source checkout puts a small one under ~/.cache/mizzen/models)"
         )
         raise ConfigError(msg)
+    engine = configuration.group(EngineOptions)
+    if engine.cache_events is not None:
+        _check_events(engine.cache_events, wire, engine.data_parallel_size)
     served_name = model.served_model_name or default_model_name(
         find_gguf(model.model) or model.model
     )
@@ -105,6 +108,16 @@ def plan_launch(
         served_name=served_name,
         admin_socket=tree.admin_socket,
     )
+
+
+def _check_events(address: str, wire: WireOptions, num_ranks: int) -> None:
+    check_address(
+        address,
+        flag="--cache-events",
+        has_keys=wire.curve_dir is not None,
+        is_insecure_allowed=wire.insecure,
+    )
+    replay_address(rank_events_address(address, num_ranks - 1))
 
 
 def _drain_plan(specs: tuple[ChildSpec, ...]) -> DrainPlan:

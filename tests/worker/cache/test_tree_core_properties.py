@@ -22,7 +22,7 @@ from tests.scale import count
 from tests.worker.cache.toy_components import EndState, Window
 from tests.worker.cache.tree_driver import TreeDriver
 
-from mizzen_worker.cache.eviction_order import Eviction
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +43,8 @@ class TreeMachine(RuleBasedStateMachine):
         super().__init__()
         self.driver = TreeDriver(self.page_size)
 
-    @initialize(eviction=st.sampled_from(Eviction))
-    def start(self, eviction: Eviction) -> None:
+    @initialize(eviction=st.sampled_from(CacheEviction))
+    def start(self, eviction: CacheEviction) -> None:
         toy = None if self.toy is None else self.toy()
         self.driver = TreeDriver(self.page_size, eviction=eviction, toy=toy)
 
@@ -99,11 +99,11 @@ def test_any_interleaving(page_size: int, toy: type[EndState | Window] | None) -
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("eviction", Eviction)
+@pytest.mark.parametrize("eviction", CacheEviction)
 @pytest.mark.parametrize("toy", TOYS)
-def test_random_operations(toy: type[EndState | Window] | None, eviction: Eviction) -> None:
+def test_random_operations(toy: type[EndState | Window] | None, eviction: CacheEviction) -> None:
     """Long runs, in which the tree stays populated: 100,000 operations each at full scale."""
-    seed = TOYS.index(toy) * 10 + list(Eviction).index(eviction)
+    seed = TOYS.index(toy) * 10 + list(CacheEviction).index(eviction)
     driver = TreeDriver(
         (1, 2, 4)[seed % 3],
         num_pages=300,

@@ -10,12 +10,13 @@ from tests.worker.cache.toy_components import EndState, Window
 from mizzen_worker.cache.actions import Action
 from mizzen_worker.cache.check import check
 from mizzen_worker.cache.components.full import FullComponent
-from mizzen_worker.cache.eviction_order import RANKS, Eviction
+from mizzen_worker.cache.eviction_order import RANKS
 from mizzen_worker.cache.executor import ActionExecutor
 from mizzen_worker.cache.node import NodeView
 from mizzen_worker.cache.page_key import Namespace, PageKey, page_key
 from mizzen_worker.cache.results import Access, LockReceipt, Match
 from mizzen_worker.cache.tree_core import UnifiedTreeCore
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import NodeId, Tick
 from mizzen_worker.memory.allocator import PageAllocator
 
@@ -55,7 +56,7 @@ class TreeDriver:
         *,
         num_pages: int = 64,
         compare_every: int = 1,
-        eviction: Eviction = Eviction.LRU,
+        eviction: CacheEviction = CacheEviction.LRU,
         toy: EndState | Window | None = None,
     ) -> None:
         self.page_size = page_size
@@ -318,10 +319,10 @@ class TreeDriver:
         facts = [by_page[page] for page in _list(view.values[0])]
         assert all(fact.num_uses == facts[0].num_uses for fact in facts)
         return {
-            Eviction.LRU: (facts[0].last_access,),
-            Eviction.LFU: (facts[0].num_uses, facts[0].last_access),
-            Eviction.SLRU: (int(facts[0].num_uses > 1), facts[0].last_access),
-            Eviction.PRIORITY: (facts[0].priority, facts[0].last_access),
+            CacheEviction.LRU: (facts[0].last_access,),
+            CacheEviction.LFU: (facts[0].num_uses, facts[0].last_access),
+            CacheEviction.SLRU: (int(facts[0].num_uses > 1), facts[0].last_access),
+            CacheEviction.PRIORITY: (facts[0].priority, facts[0].last_access),
         }[self.eviction]
 
     def _rank_of_view(self, view: NodeView) -> tuple[tuple[int, ...], int]:

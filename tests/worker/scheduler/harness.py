@@ -9,6 +9,7 @@ from tests.worker.fake_runner import FakeRunner
 from tests.worker.recording_endpoint import RecordingEndpoint
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId
 from mizzen_worker.contracts.messages import (
     WIRE_VERSION,
@@ -75,6 +76,8 @@ class Harness:
         ageing_s: float = 30.0,
         delays: int | None = None,
         needs_cpu_token: Callable[[Submit], bool] = lambda _: False,
+        cache_eviction: CacheEviction = CacheEviction.LRU,
+        num_kept_cache_events: int = 0,
     ) -> None:
         self.limits = RunnerLimits(
             max_slots=max_slots,
@@ -100,6 +103,8 @@ class Harness:
             ageing_s=ageing_s,
             is_overlapped=delays is not None,
             needs_cpu_token=needs_cpu_token,
+            cache_eviction=cache_eviction,
+            num_kept_cache_events=num_kept_cache_events,
         )
         self.loop = SchedulerLoop(
             runner=self.runner,

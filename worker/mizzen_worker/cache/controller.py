@@ -11,12 +11,12 @@ import numpy as np
 from mizzen_worker.cache.check import check
 from mizzen_worker.cache.components.full import FULL, FullComponent
 from mizzen_worker.cache.events import EventLog
-from mizzen_worker.cache.eviction_order import Eviction
 from mizzen_worker.cache.executor import ActionExecutor
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey
 from mizzen_worker.cache.results import Access, Match
 from mizzen_worker.cache.tree_core import UnifiedTreeCore
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import NodeId, Tick
 from mizzen_worker.memory.allocator import PageAllocator
@@ -30,10 +30,12 @@ class UnifiedRadixCache:
         *,
         allocator: PageAllocator,
         page_size: int,
-        eviction: Eviction = Eviction.LRU,
+        eviction: CacheEviction = CacheEviction.LRU,
         journal: EventLog | None = None,
     ) -> None:
         self.page_size = page_size
+        self.journal = journal
+        """The record of pages that came and went, where one is kept."""
         self._allocator = allocator
         self._core = UnifiedTreeCore(
             page_size=page_size,

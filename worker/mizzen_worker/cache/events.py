@@ -18,6 +18,11 @@ class EventLog:
         self.next_sequence = 0
         """Number of the event that comes next."""
 
+    @property
+    def first_sequence(self) -> int:
+        """Number of the oldest event that is kept."""
+        return self.next_sequence - len(self._events)
+
     def stored(self, parent: bytes, hashes: tuple[bytes, ...]) -> None:
         """Note pages that are cached now, one after the other from ``parent`` on."""
         self._add(PagesStored(parent=parent, hashes=hashes))
@@ -29,10 +34,9 @@ class EventLog:
     def since(self, sequence: int) -> tuple[CacheEvent, ...] | None:
         """Give the events from a number on; None where some of them are not kept any more, or
         where the number is one that was never given."""
-        first = self.next_sequence - len(self._events)
-        if not first <= sequence <= self.next_sequence:
+        if not self.first_sequence <= sequence <= self.next_sequence:
             return None
-        return tuple(islice(self._events, sequence - first, None))
+        return tuple(islice(self._events, sequence - self.first_sequence, None))
 
     def _add(self, event: CacheEvent) -> None:
         self._events.append(event)

@@ -5,12 +5,12 @@ front first and is corrected there. A rank that falls must be told by ``add``, w
 entry. So the first entry whose rank is still the node's is the smallest, and nothing is scanned.
 """
 
-import enum
 import heapq
 from collections.abc import Callable
 from typing import TypeAlias
 
 from mizzen_worker.cache.node import Node
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import NodeId
 
 Rank: TypeAlias = Callable[[Node], tuple[int, ...]]
@@ -18,19 +18,6 @@ Rank: TypeAlias = Callable[[Node], tuple[int, ...]]
 
 _USES_THAT_PROTECT = 2
 _SMALL = 64
-
-
-class Eviction(enum.Enum):
-    """Which candidate leaves first; the value is the option's word."""
-
-    LRU = "lru"
-    """The one whose last use is longest ago."""
-    LFU = "lfu"
-    """The one that fewest requests used; among equals as lru."""
-    SLRU = "slru"
-    """Those that only one request used, as lru; then the others, as lru."""
-    PRIORITY = "priority"
-    """The one whose highest request priority is lowest; among equals as lru."""
 
 
 def _recency(node: Node) -> tuple[int, ...]:
@@ -49,11 +36,11 @@ def _priority(node: Node) -> tuple[int, ...]:
     return (node.priority, node.last_access)
 
 
-RANKS: dict[Eviction, Rank] = {
-    Eviction.LRU: _recency,
-    Eviction.LFU: _frequency,
-    Eviction.SLRU: _segment,
-    Eviction.PRIORITY: _priority,
+RANKS: dict[CacheEviction, Rank] = {
+    CacheEviction.LRU: _recency,
+    CacheEviction.LFU: _frequency,
+    CacheEviction.SLRU: _segment,
+    CacheEviction.PRIORITY: _priority,
 }
 
 

@@ -18,13 +18,14 @@ import numpy as np
 from mizzen_worker.cache.actions import Action, Free
 from mizzen_worker.cache.components.base import Component, MatchWalk, Span
 from mizzen_worker.cache.events import EventLog
-from mizzen_worker.cache.eviction_order import RANKS, Eviction
+from mizzen_worker.cache.eviction_order import RANKS
 from mizzen_worker.cache.lock_book import LockBook
 from mizzen_worker.cache.node import Node, NodeView, up
 from mizzen_worker.cache.node_table import NodeTable
 from mizzen_worker.cache.page_key import TOKEN_BYTES, PageKey, common_pages
 from mizzen_worker.cache.results import Access, Evicted, Extended, Inserted, LockReceipt, Match
 from mizzen_worker.contracts.batch import Int32Array
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import NodeId
 
@@ -44,7 +45,7 @@ class UnifiedTreeCore:
         *,
         page_size: int,
         components: Sequence[Component],
-        eviction: Eviction = Eviction.LRU,
+        eviction: CacheEviction = CacheEviction.LRU,
         journal: EventLog | None = None,
     ) -> None:
         self.page_size = page_size

@@ -61,6 +61,8 @@ class EngineOptions:
     schedule_policy: str
     queue_ageing_s: float
     priority_preemption: bool
+    cache_eviction: str
+    cache_events: str | None
     max_chunk_tokens: int
     dtype: str
     load_format: str

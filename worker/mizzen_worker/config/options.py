@@ -19,6 +19,7 @@ from mizzen_worker.config.groups import (
 )
 from mizzen_worker.config.parse import Parser
 from mizzen_worker.contracts import operator_names as names
+from mizzen_worker.contracts.cache_eviction import CACHE_EVICTIONS
 from mizzen_worker.contracts.drain import DRAIN_MODES
 from mizzen_worker.contracts.schedule_policy import SCHEDULE_POLICIES
 
@@ -210,6 +211,17 @@ OPTIONS: tuple[Option, ...] = (
         "--priority-preemption", EngineOptions, parse.truth, "true",
         "with the policy priority: send running requests back for more urgent ones",
         roles=_ENGINE, metavar="TRUTH",
+    ),
+    _choice(
+        "--cache-eviction", EngineOptions, CACHE_EVICTIONS,
+        "cached pages that leave first: lru used longest ago; lfu used by fewest requests; slru "
+        "used by one request only; priority of the lowest request priority", _ENGINE,
+    ),
+    _option(
+        "--cache-events", EngineOptions, parse.text, None,
+        "address at which a worker publishes which pages it caches; the next port (ipc: the path "
+        "with .replay) answers who missed some; each further rank takes the next two",
+        roles=_ENGINE, metavar="ADDRESS",
     ),
     _option(
         "--max-chunk-tokens", EngineOptions, parse.number(16), "512",

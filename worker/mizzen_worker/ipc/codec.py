@@ -8,12 +8,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from mizzen_worker.contracts.cache_events import FromCache, ReplayRequest
 from mizzen_worker.contracts.errors import WireError
 from mizzen_worker.contracts.messages import ToTokenizer, ToWorker
 from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """A prompt of a million tokens takes five bytes each; nothing legitimate is longer."""
+
+MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
+"""The names of fourteen million pages."""
 
 Message = TypeVar("Message")
 
@@ -71,3 +75,13 @@ def to_detokenizer_codec() -> Codec[ToDetokenizer]:
 def from_detokenizer_codec() -> Codec[FromDetokenizer]:
     """Give a codec for what the DetokenizerManager answers."""
     return Codec(FromDetokenizer, name="from detokenizer")
+
+
+def from_cache_codec() -> Codec[FromCache]:
+    """Give a codec for what a worker tells about its cached pages."""
+    return Codec(FromCache, name="from cache", max_message_bytes=MAX_SNAPSHOT_BYTES)
+
+
+def cache_question_codec() -> Codec[ReplayRequest]:
+    """Give a codec for what a worker is asked about its cached pages."""
+    return Codec(ReplayRequest, name="cache question")

@@ -65,3 +65,27 @@ def check_address(address: str, *, flag: str, has_keys: bool, is_insecure_allowe
         "files, or --insecure where the network itself is trusted"
     )
     raise ConfigError(msg)
+
+
+def replay_address(address: str) -> str:
+    """Say where questions about missed cache events go: the next port, or ``.replay``."""
+    return _beside(address, 1, "replay")
+
+
+def rank_events_address(address: str, rank: int) -> str:
+    """Say where one of several ranks tells its cache events: the first at the address itself."""
+    return address if rank == 0 else _beside(address, 2 * rank, str(rank))
+
+
+def _beside(address: str, distance: int, suffix: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme != "tcp":
+        return f"{address}.{suffix}"
+    if not parts.port or parts.port + distance > 65535:
+        msg = (
+            f"--cache-events: {address} needs a port from 1 on with free ones after it, two a rank;"
+            " the second is for replays"
+        )
+        raise ConfigError(msg)
+    host, _, _ = address.rpartition(":")
+    return f"{host}:{parts.port + distance}"

@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 
 from mizzen_worker.cache.controller import UnifiedRadixCache
+from mizzen_worker.cache.events import EventLog
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.messages import Control, HandBackCause, Reply
@@ -67,7 +68,7 @@ class SchedulerLoop:
             settings=settings,
             limits=limits,
             roster=Roster(WaitingLine(STANDING_KEYS[settings.policy])),
-            residency=_build_residency(runner),
+            residency=_build_residency(runner, settings),
             outbox=Outbox(endpoint),
             counters=SchedulerCounters(),
             prediction=OutputPrediction(),
@@ -89,6 +90,11 @@ class SchedulerLoop:
     def counters(self) -> SchedulerCounters:
         """The numbers to export; read only, true as of the last ``run_once``."""
         return self._state.counters
+
+    @property
+    def cache(self) -> UnifiedRadixCache:
+        """What is cached, for who tells others about it; read only, between iterations."""
+        return self._state.residency.cache
 
     @property
     def is_drained(self) -> bool:
@@ -169,11 +175,16 @@ class SchedulerLoop:
             raise InvariantError(violations)
 
 
-def _build_residency(runner: Runner) -> Residency:
+def _build_residency(runner: Runner, settings: SchedulerSettings) -> Residency:
     limits = runner.limits
-    allocator = PageAllocator(num_pages=limits.num_pages)
+    num_events = settings.num_kept_cache_events
     return Residency(
-        cache=UnifiedRadixCache(allocator=allocator, page_size=limits.page_size),
+        cache=UnifiedRadixCache(
+            allocator=PageAllocator(num_pages=limits.num_pages),
+            page_size=limits.page_size,
+            eviction=settings.cache_eviction,
+            journal=EventLog(capacity=num_events) if num_events else None,
+        ),
         table=RequestTable(
             max_slots=limits.max_slots,
             max_pages_per_slot=pages_for_tokens(limits.context_length, page_size=limits.page_size),

@@ -8,14 +8,17 @@ import gc
 import hashlib
 import logging
 import os
+import secrets
 import time
 from pathlib import Path
 
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.child_process import run_child
-from mizzen_worker.ipc.curve import read_server_keys
+from mizzen_worker.ipc.curve import ServerKeys, read_server_keys
+from mizzen_worker.ipc.event_publisher import EventPublisher
 from mizzen_worker.ipc.parent_link import Drain as DrainWish
 from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
@@ -28,6 +31,7 @@ from mizzen_worker.model_executor.factory import (
 )
 from mizzen_worker.observability import metric_names
 from mizzen_worker.observability.recorder import LastTotals, Recorder
+from mizzen_worker.scheduler.cache_feed import CacheFeed
 from mizzen_worker.scheduler.control import Drain
 from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.loop import SchedulerLoop
@@ -37,6 +41,8 @@ from mizzen_worker.vocabulary.load import load_vocabulary
 
 logger = logging.getLogger(__name__)
 
+_KEPT_CACHE_EVENTS = 10_000
+"""Seconds to minutes of a busy worker, and a few megabytes."""
 _REPORT_S = 1.0
 _LAST_WORDS_S = 2.0
 
@@ -58,12 +64,13 @@ def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
         clock=time.monotonic,
         settings=_scheduler_settings(settings, loaded),
     )
+    feed = _cache_feed(settings, loop, keys)
     logger.info("rank takes work", extra={"address": endpoint.address})
     # What lives as long as the process is never garbage: a collection would stop the loop for it.
     gc.collect()
     gc.freeze()
     try:
-        _run_until_drained(loop, _Reporter(link, loop.counters), link, wishes)
+        _run_until_drained(loop, _Reporter(link, loop.counters), link, wishes, feed)
     except BaseException:
         _give_all_back(loop, endpoint)
         raise
@@ -73,11 +80,17 @@ def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
 
 
 def _run_until_drained(
-    loop: SchedulerLoop, reporter: "_Reporter", link: ParentLink, wishes: Wishes
+    loop: SchedulerLoop,
+    reporter: "_Reporter",
+    link: ParentLink,
+    wishes: Wishes,
+    feed: CacheFeed | None,
 ) -> None:
     is_draining = False
     while not (is_draining and loop.is_drained):
         loop.run_once()
+        if feed is not None:
+            feed.turn()
         reporter.turn(state="draining" if is_draining else "ready")
         match wishes.take():
             case DrainWish() as wish:
@@ -87,6 +100,21 @@ def _run_until_drained(
                 link.reply(loop.control(control))
             case None:
                 pass
+
+
+def _cache_feed(
+    settings: RankSettings, loop: SchedulerLoop, keys: ServerKeys | None
+) -> CacheFeed | None:
+    address, log = settings.engine.cache_events, loop.cache.journal
+    if address is None or log is None:
+        return None
+    return CacheFeed(
+        cache=loop.cache,
+        log=log,
+        publisher=EventPublisher(address, keys=keys if address.startswith("tcp://") else None),
+        # A rank that was started again has its launcher's id still, and numbers from 0 again.
+        instance_id=InstanceId(secrets.token_hex(8)),
+    )
 
 
 def _give_all_back(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
@@ -202,6 +230,8 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
         policy=SchedulePolicy(settings.engine.schedule_policy),
         is_preemptive=settings.engine.priority_preemption,
         ageing_s=settings.engine.queue_ageing_s,
+        cache_eviction=CacheEviction(settings.engine.cache_eviction),
+        num_kept_cache_events=0 if settings.engine.cache_events is None else _KEPT_CACHE_EVENTS,
     )
 
 

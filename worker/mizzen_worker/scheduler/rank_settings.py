@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 
 from mizzen_worker.config.groups import EngineOptions
+from mizzen_worker.ipc.link import rank_events_address
 from mizzen_worker.observability.process_log import ProcessLog
 
 
@@ -22,7 +23,10 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_share(engine: EngineOptions, *, rank: int, num_ranks: int) -> EngineOptions:
-    """Give one of several ranks its own device and its share of the CPU's threads."""
+    """Give one of several ranks its own device, place for events and share of threads."""
     threads = 0 if engine.threads == 0 else max(1, engine.threads // num_ranks)
     device = f"cuda:{rank}" if engine.device == "cuda" and num_ranks > 1 else engine.device
-    return replace(engine, device=device, threads=threads)
+    events = engine.cache_events
+    if events is not None:
+        events = rank_events_address(events, rank)
+    return replace(engine, device=device, threads=threads, cache_events=events)

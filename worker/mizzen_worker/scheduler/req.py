@@ -64,6 +64,7 @@ class Req:
         "_logprobs",
         "_tokens",
         "arrived_at",
+        "cache_priority",
         "deadline",
         "generation",
         "known",
@@ -106,6 +107,8 @@ class Req:
             order=order, priority=priority, max_output=submit.sampling.max_new_tokens
         )
         """``priority`` is 0 where the policy does not use it."""
+        self.cache_priority = submit.priority
+        """Whose pages stay longer, where the cache's order asks for it."""
         self.arrived_at = 0.0
         """Time of arrival, kept by retraction too."""
         self.sampling: SamplingParams = submit.sampling

@@ -64,7 +64,7 @@ class Residency:
         req.move(ReqState.PREFILLING)
         slot = req.slot = self.table.take()
         req.lease = self.cache.open(
-            match, priority=req.standing.priority, num_prompt_tokens=req.num_prompt
+            match, priority=req.cache_priority, num_prompt_tokens=req.num_prompt
         )
         req.known = None
         num_kv = match.num_pages * self._page_size

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import ModelIdentity, Submit
@@ -21,7 +22,8 @@ class SchedulerSettings:
     the runner's slots. ``ageing_s`` is the wait after which age counts, whatever the policy;
     ``is_preemptive`` matters to the policy ``priority`` only. ``is_overlapped`` plans and launches
     a step while the one before it runs; a request that ``needs_cpu_token`` picks is never planned
-    while a token of it is in flight. ``is_audited`` recomputes every
+    while a token of it is in flight. The newest ``num_kept_cache_events`` are kept for who missed
+    them; with 0 none are recorded. ``is_audited`` recomputes every
     invariant after every step: for tests.
     """
 
@@ -32,6 +34,8 @@ class SchedulerSettings:
     max_queued: int
     max_chunk_tokens: int
     policy: SchedulePolicy = SchedulePolicy.FCFS
+    cache_eviction: CacheEviction = CacheEviction.LRU
+    num_kept_cache_events: int = 0
     is_preemptive: bool = True
     ageing_s: float = 30.0
     is_overlapped: bool = False
