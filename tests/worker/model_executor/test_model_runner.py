@@ -235,6 +235,14 @@ def batch_of(
     )
 
 
+def ids_of(*ids: int) -> np.ndarray:
+    return np.array(ids, dtype=np.int32)
+
+
+def unsampled_row(**changes: object) -> ExtendRow:
+    return extend_row(is_sampled=False, **changes)
+
+
 def page_write(first_page: int, *pages: int) -> PageWrite:
     return PageWrite(slot=1, first_page=first_page, pages=np.array(pages, dtype=np.int32))
 
@@ -248,6 +256,12 @@ def page_write(first_page: int, *pages: int) -> PageWrite:
         (batch_of(extend_row(start=256)), "not within the context of 256"),
         (batch_of(extend_row(token_ids=np.array([1, 2], np.int32))), "2 token ids for 1"),
         (batch_of(extend_row(token_ids=np.array([199], np.int32))), "outside the vocabulary"),
+        (batch_of(extend_row(target_ids=ids_of(5))), "targets follow positions 0 to 0, the row"),
+        (
+            batch_of(unsampled_row(target_start=1, target_ids=ids_of(5))),
+            "targets follow positions 1",
+        ),
+        (batch_of(unsampled_row(target_ids=ids_of(199))), "a target id is outside"),
         (batch_of(decodes=((0, 3),)), "decode row of slot 0"),
         (batch_of(decodes=((1, 3), (7, 3))), "decode row of slot 7"),
         (batch_of(decodes=((1, 256),)), "at position 256"),

@@ -116,7 +116,8 @@ class HostLink:
 
     def upload(self, words: Int32Array) -> torch.Tensor:
         """See ``DeviceLink``."""
-        return torch.from_numpy(words)
+        # torch gives an empty array a stride of which it then takes no view of another type.
+        return torch.from_numpy(words) if len(words) else torch.empty(0, dtype=torch.int32)
 
     def download(self, tensors: Sequence[torch.Tensor]) -> PendingDownload:
         """See ``DeviceLink``."""

@@ -1,0 +1,190 @@
+"""A launch packs its numbers into one copy, waits for nothing, and overwrites no copy in flight."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from tests.worker.model_executor.runner_driver import Driven
+from tests.worker.model_executor.test_slot_state import replace_sampling
+
+from mizzen_worker.contracts.batch import (
+    DecodeRows,
+    ExtendRow,
+    Int32Array,
+    PageWrite,
+    RunnerLimits,
+    ScheduleBatch,
+    SlotInit,
+)
+from mizzen_worker.contracts.request import LogprobParams, SamplingParams
+from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.model_executor.device_link import (
+    HostLink,
+    PendingDownload,
+    QueuedLink,
+    StepPack,
+)
+from mizzen_worker.model_executor.model_runner import ModelRunner
+
+CPU = torch.device("cpu")
+
+
+class RecordedEvent:
+    """An event that writes down what is asked of it."""
+
+    def __init__(self, number: int, log: list[tuple[str, int]]) -> None:
+        self._number = number
+        self._log = log
+        self.is_set = False
+
+    def record(self) -> None:
+        self.is_set = True
+        self._log.append(("record", self._number))
+
+    def synchronize(self) -> None:
+        if self.is_set:
+            self._log.append(("wait", self._number))
+
+
+def recorded_link() -> tuple[QueuedLink, list[tuple[str, int]]]:
+    log: list[tuple[str, int]] = []
+    numbers = iter(range(100))
+    return QueuedLink(CPU, lambda: RecordedEvent(next(numbers), log), is_pinned=False), log
+
+
+def test_a_buffer_is_overwritten_only_after_the_copy_out_of_it() -> None:
+    link, log = recorded_link()
+    uploads = [link.upload(np.arange(first, first + 5 * first, dtype=np.int32)) for first in (1, 2)]
+    assert log == [("record", 0), ("record", 1)]
+    uploads.append(link.upload(np.arange(3, 9, dtype=np.int32)))
+    assert log[2:] == [("wait", 0), ("record", 0)]
+    link.upload(np.zeros(1, dtype=np.int32))
+    assert log[4:] == [("wait", 1), ("record", 1)]
+    assert [upload.tolist() for upload in uploads] == [
+        list(range(1, 6)),
+        list(range(2, 12)),
+        list(range(3, 9)),
+    ]
+
+
+def test_a_download_waits_only_when_it_is_asked_for() -> None:
+    link, log = recorded_link()
+    pending = link.download([torch.tensor([4, 5]), torch.empty(0, 3)])
+    assert log == [("record", 2)]
+    first, second = pending.wait()
+    assert log == [("record", 2), ("wait", 2)]
+    assert first.tolist() == [4, 5]
+    assert second.shape == (0, 3)
+
+
+@pytest.mark.parametrize("link", [HostLink(), recorded_link()[0]])
+@pytest.mark.parametrize("sizes", [(0, 0, 0), (3, 0, 1), (1, 4, 0), (2, 5, 3)])
+def test_a_pack_arrives_as_it_was_packed(
+    link: HostLink | QueuedLink, sizes: tuple[int, int, int]
+) -> None:
+    wide, whole, real = sizes
+    pack = StepPack()
+    pack.add_reals("real", np.linspace(-1, 1, real, dtype=np.float32))
+    pack.add_integers("whole", np.arange(-2, whole - 2))
+    pack.add_integers("other", np.arange(whole, dtype=np.int32))
+    pack.add_wides("wide", np.arange(wide, dtype=np.int64) - 2**62)
+    staged = pack.unpack(link.upload(pack.words()))
+    assert staged.longs["wide"].tolist() == [index - 2**62 for index in range(wide)]
+    assert staged.longs["whole"].tolist() == list(range(-2, whole - 2))
+    assert staged.longs["other"].tolist() == list(range(whole))
+    np.testing.assert_array_equal(
+        staged.reals["real"].numpy(), np.linspace(-1, 1, real, dtype=np.float32)
+    )
+    assert all(values.dtype == torch.int64 for values in staged.longs.values())
+
+
+class _ValuelessLink:
+    """To a device without values: whoever asks it for one gets torch's error."""
+
+    def __init__(self) -> None:
+        self.num_uploads = 0
+        self.shapes: list[tuple[int, ...]] = []
+
+    def upload(self, words: Int32Array) -> torch.Tensor:
+        self.num_uploads += 1
+        return torch.empty(len(words), dtype=torch.int32, device="meta")
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> PendingDownload:
+        self.shapes = [tuple(tensor.shape) for tensor in tensors]
+        return HostLink().download(())
+
+
+class _ValuelessForward:
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+    def run(self, batch: ForwardBatch) -> torch.Tensor:
+        return torch.empty(len(batch.sampled_tokens), self._vocab_size, device="meta")
+
+
+PARAMS = [
+    replace_sampling(temperature=0.0),
+    replace_sampling(),
+    replace_sampling(top_p=0.9, top_k=30, min_p=0.1, logprobs=LogprobParams(num_top=3)),
+    replace_sampling(presence_penalty=1.0, repetition_penalty=1.1, top_p=0.5),
+    replace_sampling(logit_bias=((3, 1.0),), stop_token_ids=(4, 5), min_new_tokens=9),
+    replace_sampling(logprobs=LogprobParams(num_top=0, prompt_start=0)),
+]
+
+
+def _entering_batch(params: list[SamplingParams]) -> ScheduleBatch:
+    prompts = [Driven(slot, [slot, 2, 3], sampling) for slot, sampling in enumerate(params, 1)]
+    return ScheduleBatch(
+        step=1,
+        extends=tuple(
+            ExtendRow(
+                request_id=request.request_id,
+                slot=request.slot,
+                start=0,
+                num_new=3,
+                token_ids=np.array(request.prompt, dtype=np.int32),
+                is_sampled=True,
+                target_ids=np.array([2, 3], dtype=np.int32) if request.slot == 6 else None,
+            )
+            for request in prompts
+        ),
+        decodes=DecodeRows(slots=np.empty(0, np.int32), starts=np.empty(0, np.int32)),
+        slot_inits=tuple(
+            SlotInit(
+                slot=request.slot,
+                sampling=request.sampling,
+                num_prompt_tokens=3,
+                num_generated_tokens=0,
+                eos_token_ids=(1,),
+                max_tokens=20,
+                history=np.array(request.prompt, dtype=np.int32),
+            )
+            for request in prompts
+        ),
+        page_writes=tuple(
+            PageWrite(slot=slot, first_page=0, pages=np.array([slot], dtype=np.int32))
+            for slot in range(1, len(params) + 1)
+        ),
+    )
+
+
+@pytest.mark.slow
+def test_a_launch_asks_the_device_for_no_value_and_uploads_once() -> None:
+    limits = RunnerLimits(max_slots=8, num_pages=16, page_size=8, context_length=64, vocab_size=600)
+    link = _ValuelessLink()
+    runner = ModelRunner(_ValuelessForward(600), limits, torch.device("meta"), link)
+    runner.launch(_entering_batch(PARAMS))
+    assert (link.num_uploads, link.shapes) == (1, [(2, 6), (4,), (4, 3), (4, 3)])
+    slots = np.arange(1, 7, dtype=np.int32)
+    for step in (2, 3):
+        decodes = DecodeRows(slots=slots, starts=np.full_like(slots, step + 1))
+        runner.launch(
+            ScheduleBatch(step=step, extends=(), decodes=decodes, slot_inits=(), page_writes=())
+        )
+        assert (link.num_uploads, link.shapes) == (step, [(2, 6), (2,), (2, 3), (2, 3)])
+
+
+def test_a_device_without_values_refuses_to_give_one() -> None:
+    with pytest.raises(RuntimeError):
+        bool(torch.empty(3, device="meta").any())
