@@ -124,6 +124,7 @@ class Stack:
         engine = FrontEngine(
             served_name=MODEL,
             encoder=TextEncoder(self.vocabulary),
+            token_bytes=token_bytes_of(self.vocabulary.tokenizer.to_str()),
             template=ChatTemplate(
                 self.vocabulary.chat_template or "", bos_token="", eos_token="<end>"
             ),

@@ -4,7 +4,8 @@ import pytest
 
 from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.http_api.misspelling import refuse_misspelt
-from mizzen_worker.http_api.schemas import ChatRequest, GenerateRequest, NativeSampling
+from mizzen_worker.http_api.native_requests import GenerateRequest, NativeSampling
+from mizzen_worker.http_api.openai_requests import ChatRequest
 
 OTHERS = (
     *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "prompt_cache_key"),

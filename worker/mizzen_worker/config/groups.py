@@ -26,6 +26,8 @@ class HttpOptions:
     max_live_requests: int
     resume_timeout_s: float
     tokenizer_workers: int
+    api_key_file: str | None
+    admin_key_file: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

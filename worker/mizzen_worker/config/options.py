@@ -134,6 +134,16 @@ OPTIONS: tuple[Option, ...] = (
         metavar="COUNT",
     ),
     _option(
+        "--api-key-file", HttpOptions, parse.text, None,
+        "file of keys, one a line, of which clients need one; nobody needs a key when left out",
+        roles=_FRONT, metavar="PATH",
+    ),
+    _option(
+        "--admin-key-file", HttpOptions, parse.text, None,
+        "file of keys for administrative routes of the public port, which are absent without it",
+        roles=_FRONT, metavar="PATH",
+    ),
+    _option(
         names.FLAG_ADMIN_HOST, AdminOptions, parse.text, "127.0.0.1",
         "address that the admin port binds (probes, metrics, drain, control)", metavar="HOST",
     ),

@@ -1,30 +1,33 @@
-"""Owns the ASGI application of the public port: routes, error answers, counting; owns no state.
+"""Owns the ASGI application of the public port: its one table of routes, gates, error answers,
+counting; owns no state.
 
-Administrative routes are not here: the launcher serves them on its own port.
+What only the launcher may do (drain) is not here: it has its own port.
 """
 
 import logging
+from collections.abc import Sequence
 
-from fastapi import FastAPI, Request
-from fastapi.responses import PlainTextResponse, Response
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mizzen_worker.contracts.errors import WorkerError
-from mizzen_worker.contracts.operator_names import (
-    PATH_LIVE,
-    PATH_METRICS,
-    PATH_READY,
-    PATH_STARTUP,
-)
+from mizzen_worker.http_api.admin_routes import admin_endpoints
+from mizzen_worker.http_api.anthropic_routes import anthropic_endpoints
 from mizzen_worker.http_api.body import json_response
 from mizzen_worker.http_api.body_limit import BodyLimit
+from mizzen_worker.http_api.endpoint import Endpoint, Handler
 from mizzen_worker.http_api.engine import FrontEngine
-from mizzen_worker.http_api.errors import ErrorAnswer, answer_of, answer_of_status
-from mizzen_worker.http_api.native_routes import native_router
-from mizzen_worker.http_api.openai_routes import openai_router
-from mizzen_worker.http_api.sse import ClientGoneError
+from mizzen_worker.http_api.errors import ErrorAnswer, answer_of, answer_of_status, dialect_of
+from mizzen_worker.http_api.event_stream import ClientGoneError
+from mizzen_worker.http_api.info_routes import info_endpoints
+from mizzen_worker.http_api.native_routes import native_endpoints
+from mizzen_worker.http_api.openai_routes import openai_endpoints
+from mizzen_worker.http_api.openapi import document_endpoint
+from mizzen_worker.http_api.text_routes import text_endpoints
 from mizzen_worker.observability.metric_names import HTTP_REQUESTS
 
 logger = logging.getLogger(__name__)
@@ -34,65 +37,76 @@ _STATUS_CLIENT_GONE = 499
 
 def create_app(engine: FrontEngine) -> ASGIApp:
     """Make the application of one engine."""
-    app = FastAPI(title="Mizzen", docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(openai_router(engine))
-    app.include_router(native_router(engine))
-    _add_health(app, engine)
-    _add_errors(app)
-    limited = BodyLimit(app, max_body_bytes=engine.limits.max_body_bytes)
-    return _Counted(limited, engine)
+    endpoints = [
+        *openai_endpoints(engine),
+        *anthropic_endpoints(engine),
+        *native_endpoints(engine),
+        *text_endpoints(engine),
+        *info_endpoints(engine),
+        *admin_endpoints(engine),
+    ]
+    endpoints.append(document_endpoint(engine, endpoints))
+    routes = [
+        Route(one.path, _gated(engine, one), methods=list(one.methods), name=one.path)
+        for one in endpoints
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            WorkerError: _worker_error,
+            HTTPException: _http_error,
+            ClientGoneError: _client_gone,
+            ClientDisconnect: _client_gone,
+            Exception: _unexpected,
+        },
+    )
+    app.router.redirect_slashes = False
+    limited = BodyLimit(
+        app,
+        max_body_bytes=engine.limits.max_body_bytes,
+        wait_s=engine.limits.body_wait_s,
+        clock=engine.clock,
+    )
+    return _Counted(limited, engine, endpoints, routes)
 
 
-def _add_health(app: FastAPI, engine: FrontEngine) -> None:
-    @app.get(PATH_LIVE)
-    async def live() -> Response:
-        return PlainTextResponse("ok\n")
+def _gated(engine: FrontEngine, endpoint: Endpoint) -> Handler:
+    async def handle(request: Request) -> Response:
+        engine.keys.check(endpoint.gate, request.headers)
+        return await endpoint.handler(request)
 
-    @app.get(PATH_READY)
-    async def ready() -> Response:
-        if engine.manager.is_accepting:
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("no worker takes requests at the moment\n", status_code=503)
-
-    @app.get(PATH_STARTUP)
-    async def startup() -> Response:
-        if engine.manager.workers.num_attached:
-            return PlainTextResponse("started\n")
-        return PlainTextResponse("no worker has attached yet\n", status_code=503)
-
-    @app.get(PATH_METRICS)
-    async def metrics() -> Response:
-        return PlainTextResponse(engine.recorder.text())
+    return handle
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(WorkerError)
-    async def worker_error(request: Request, error: WorkerError) -> Response:
-        answer = answer_of(error)
-        if answer.status == 500:
-            logger.error("request failed", exc_info=error, extra={"path": request.url.path})
-        return _response(request, answer)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        path = request.url.path
-        return _response(
-            request, answer_of_status(error.status_code, method=request.method, path=path)
-        )
-
-    @app.exception_handler(ClientGoneError)
-    @app.exception_handler(ClientDisconnect)
-    async def client_gone(_request: Request, _error: Exception) -> Response:
-        return Response(status_code=_STATUS_CLIENT_GONE)
-
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> Response:
+async def _worker_error(request: Request, error: Exception) -> Response:
+    answer = answer_of(error)
+    if answer.status == 500:
         logger.error("request failed", exc_info=error, extra={"path": request.url.path})
-        return _response(request, answer_of(error))
+    return _response(request, answer)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    path = request.url.path
+    response = _response(request, answer_of_status(status, method=request.method, path=path))
+    if isinstance(error, HTTPException) and error.headers is not None:
+        response.headers.update(error.headers)
+    return response
+
+
+async def _client_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=_STATUS_CLIENT_GONE)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    logger.error("request failed", exc_info=error, extra={"path": request.url.path})
+    return _response(request, answer_of(error))
 
 
 def _response(request: Request, answer: ErrorAnswer) -> Response:
-    response = json_response(answer.body(request.url.path), status=answer.status)
+    names = frozenset(name for name, _ in request.scope["headers"])
+    body = answer.body(dialect_of(request.url.path, names))
+    response = json_response(body, status=answer.status)
     response.headers.update(answer.headers)
     return response
 
@@ -100,14 +114,21 @@ def _response(request: Request, answer: ErrorAnswer) -> Response:
 class _Counted:
     """ASGI middleware: one count and one log line for each answer."""
 
-    def __init__(self, app: ASGIApp, engine: FrontEngine) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        engine: FrontEngine,
+        endpoints: Sequence[Endpoint],
+        routes: Sequence[Route],
+    ) -> None:
         self._app = app
         self._engine = engine
+        self._routes = routes
+        self._quiet = frozenset(one.path for one in endpoints if one.is_quiet)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
             return
         status = 0
         request_id = ""
@@ -123,11 +144,12 @@ class _Counted:
         begun_s = self._engine.clock()
         try:
             await self._app(scope, receive, noted)
+        except ClientGoneError:
+            status = _STATUS_CLIENT_GONE
         finally:
-            path = scope["path"]
-            route = path if path in _COUNTED_ROUTES else "other"
+            route = self._route_of(scope)
             self._engine.recorder.count(HTTP_REQUESTS, 1, route, str(status))
-            level = logging.DEBUG if route in _QUIET_ROUTES else logging.INFO
+            level = logging.DEBUG if route in self._quiet else logging.INFO
             fields = {
                 **({"request_id": request_id} if request_id else {}),
                 "route": route,
@@ -136,12 +158,9 @@ class _Counted:
             }
             logger.log(level, "answered", extra=fields)
 
-
-_QUIET_ROUTES = frozenset({PATH_LIVE, PATH_READY, PATH_STARTUP, PATH_METRICS})
-_COUNTED_ROUTES = _QUIET_ROUTES | {
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    "/generate",
-}
-"""Paths counted by name; others are one label, so that a scanner cannot grow the metrics."""
+    def _route_of(self, scope: Scope) -> str:
+        """Give a path's name in the table; others are one label, so that no scanner adds names."""
+        for route in self._routes:
+            if route.matches(scope)[0] is not Match.NONE:
+                return route.path
+        return "other"

@@ -5,7 +5,7 @@ The Engine object: everything hangs here, nothing is module state, so a test may
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mizzen_worker.contracts.errors import (
     PromptTooLongError,
@@ -14,11 +14,14 @@ from mizzen_worker.contracts.errors import (
     UnknownModelError,
 )
 from mizzen_worker.contracts.ids import RequestId, TokenId
+from mizzen_worker.http_api.access import AccessKeys
+from mizzen_worker.http_api.live_requests import LiveRequests
 from mizzen_worker.http_api.validation import shown
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
+from mizzen_worker.vocabulary.token_bytes import TokenBytes
 
 _WORKER_POLL_S = 0.05
 
@@ -32,6 +35,8 @@ class HttpLimits:
     retry_after_s: float = 1.0
     worker_wait_s: float = 0.0
     """A new request waits so long for a worker: one that restarts or rolls is back in seconds."""
+    body_wait_s: float = 60.0
+    """So long a client may take to send its body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class FrontEngine:
 
     served_name: str
     encoder: TextEncoder
+    token_bytes: TokenBytes
     template: ChatTemplate | None
     manager: TokenizerManager
     recorder: Recorder
@@ -48,6 +54,8 @@ class FrontEngine:
     wall_clock: Callable[[], float]
     random_bits: Callable[[int], int]
     started_at: int
+    keys: AccessKeys = field(default_factory=AccessKeys)
+    live: LiveRequests = field(default_factory=LiveRequests)
 
     def new_request_id(self) -> RequestId:
         """Draw an id that no client can guess."""
@@ -79,6 +87,13 @@ class FrontEngine:
                 )
                 raise PromptTooLongError(msg, field=field)
         return await self.encoder.encode(text, add_special_tokens=add_special_tokens)
+
+    def system_fingerprint(self) -> str | None:
+        """Name the weights that answer; None while no worker has said."""
+        workers = self.manager.workers
+        for address in workers.addresses():
+            return f"fp_{workers.identity(address).fingerprint[:16]}"
+        return None
 
     async def wait_for_worker(self) -> None:
         """Wait, within bounds and once a request, until some worker takes requests."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mizzen_worker.contracts.ids import RequestId
 from mizzen_worker.contracts.messages import Control, ControlVerb, Reply
+from mizzen_worker.http_api.live_requests import LiveRequests
 from mizzen_worker.tokenizer.manager import TokenizerManager
 
 
@@ -12,13 +12,14 @@ class FrontControl:
     """Answers a launcher."""
 
     manager: TokenizerManager
+    live: LiveRequests
 
     async def answer(self, control: Control) -> Reply:
         """Do what is asked and tell what came of it."""
         match control.verb:
             case ControlVerb.ABORT:
-                request_id = RequestId(control.arguments.get("request_id", ""))
-                return _done(control, ended=int(self.manager.abort_by_id(request_id)))
+                ids = self.live.ids_of(control.arguments.get("request_id", ""))
+                return _done(control, ended=sum(map(self.manager.abort_by_id, ids)))
             case ControlVerb.FLUSH_CACHE:
                 return await self._flush(control)
             case ControlVerb.DESCRIBE:

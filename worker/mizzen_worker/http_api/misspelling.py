@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Collection, Iterable
 
 from mizzen_worker.contracts.errors import RequestError
-from mizzen_worker.http_api.validation import NEUTRAL_VALUES
+from mizzen_worker.http_api.unserved import NEUTRAL_VALUES
 
 _CUTOFF = 0.8
 _MAX_NAME_CHARS = 40
@@ -17,9 +17,8 @@ _MAX_LOOKED_AT = 32
 
 _OF_OTHER_SERVERS = frozenset(
     {
-        *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "verbosity"),
-        *("safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-        *("top_logprobs_num", "logprob_start_len", "token_ids_logprob", "return_text_in_logprobs"),
+        *("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+        *("top_logprobs_num", "logprob_start_len", "return_text_in_logprobs", "return_logprob"),
         *("top_a", "temperature_last", "chat_template"),
     }
 )

@@ -1,107 +1,112 @@
-"""Owns ``/generate``, wire-compatible with SGLang's native API; owns no generation.
+"""Owns ``/generate``, wire-compatible with SGLang's native API; owns no generation."""
 
-Streams carry the whole text so far in each event, as that API's clients expect.
-"""
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
-
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.contracts.request import FinishKind, SamplingParams
+from mizzen_worker.contracts.request import LogprobParams
 from mizzen_worker.http_api.body import json_response, read_body
+from mizzen_worker.http_api.endpoint import Endpoint
 from mizzen_worker.http_api.engine import FrontEngine
-from mizzen_worker.http_api.generation import Generation, IndexedOutput
+from mizzen_worker.http_api.event_stream import stream_answer, unless_disconnected
+from mizzen_worker.http_api.generation import Generation
+from mizzen_worker.http_api.inputs import (
+    Ask,
+    check_num_subrequests,
+    choices_of,
+    make_input,
+    timeout_of,
+)
 from mizzen_worker.http_api.misspelling import refuse_misspelt
-from mizzen_worker.http_api.schemas import GenerateRequest, NativeSampling
-from mizzen_worker.http_api.sse import KEEP_ALIVE, event, stream_answer, unless_disconnected
-from mizzen_worker.http_api.validation import at_most, refuse_unserved
-from mizzen_worker.tokenizer.request_state import FinalOutput, GenerateInput
+from mizzen_worker.http_api.native_answers import Generated, ScoreStyle, Shown, generated
+from mizzen_worker.http_api.native_frames import NativeFrames, NativeStream
+from mizzen_worker.http_api.native_requests import GenerateRequest, NativeSampling
+from mizzen_worker.http_api.unserved import refuse_unserved
+from mizzen_worker.tokenizer.request_state import GenerateInput
 
 _DEFAULT_NEW_TOKENS = 128
+_PREFIX = "sampling_params."
+
+Value = TypeVar("Value")
 
 
-def native_router(engine: FrontEngine) -> APIRouter:
+def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
     """Make the routes of one engine."""
-    router = APIRouter()
 
-    @router.post("/generate")
     async def generate(request: Request) -> Response:
         raw, body = await read_body(request, GenerateRequest)
-        _refuse_unserved(raw)
+        _check_sampling_names(raw)
+        timeout_s = timeout_of(body, request.headers)
         prompts, is_batch = await _prompts(engine, body)
-        samplings = _samplings(body, len(prompts))
-        inputs = [
-            _input(engine, body, ids, sampling)
-            for ids, sampling in zip(prompts, samplings, strict=True)
-        ]
-        generation = Generation(engine, inputs)
-        ids = _result_ids(body, generation)
-        num_prompt_tokens = [len(prompt) for prompt in prompts]
+        samplings = _each("sampling_params", body.sampling_params or NativeSampling(), len(prompts))
+        num_choices = _num_choices(samplings)
+        scores = _scores(body, len(prompts))
+        inputs: list[GenerateInput] = []
+        for ids, sampling, logprobs in zip(prompts, samplings, scores, strict=True):
+            one = _input(engine, body, ids, sampling, logprobs, timeout_s)
+            inputs.extend(choices_of(one, num_choices))
+        names = _result_names(body, len(prompts), num_choices)
+        is_prompt_only = _is_prompt_only(samplings)
+        generation = Generation(engine, inputs, names=names, is_prompt_only=is_prompt_only)
+        stream = NativeStream(
+            ids=names or generation.request_ids,
+            inputs=inputs,
+            styles=[_style(engine, body, one) for one in inputs],
+            weight_version=engine.system_fingerprint(),
+            is_batch=is_batch or num_choices > 1,
+            is_delta=body.stream_output == "delta",
+        )
+        request_id = generation.request_ids[0]
         if body.stream:
-            frames = _Frames(ids, num_prompt_tokens, is_batch=is_batch)
-            return await stream_answer(request, generation, frames)
+            headers = {"X-Request-Id": request_id}
+            frames = NativeFrames(stream, generation)
+            return await stream_answer(request, generation, frames, headers)
         async with generation:
-            collected = await unless_disconnected(request, generation.collect())
+            collected = await unless_disconnected(request.receive, generation.collect())
         results = [
-            _result(one.text, one.token_ids, _meta(result_id, one.final))
-            for result_id, one in zip(ids, collected, strict=True)
-        ]
-        return json_response(results if is_batch else results[0], generation.request_ids[0])
-
-    return router
-
-
-class _Frames:
-    """Frames of one native stream."""
-
-    def __init__(
-        self, ids: Sequence[str], num_prompt_tokens: Sequence[int], *, is_batch: bool
-    ) -> None:
-        self._ids = ids
-        self._num_prompt_tokens = num_prompt_tokens
-        self._is_batch = is_batch
-        self._texts = [""] * len(ids)
-        self._tokens: list[list[int]] = [[] for _ in ids]
-
-    async def __call__(self, outputs: AsyncIterator[IndexedOutput]) -> AsyncIterator[bytes]:
-        """Give the frames."""
-        async for item in outputs:
-            output, index = item.output, item.index
-            if output is None:
-                yield KEEP_ALIVE
-                continue
-            self._texts[index] += output.text
-            self._tokens[index].extend(output.token_ids)
-            meta = (
-                self._running_meta(index)
-                if output.final is None
-                else _meta(self._ids[index], output.final)
+            generated(
+                Shown(
+                    result_id=stream.ids[index],
+                    wanted=inputs[index],
+                    text=one.text,
+                    token_ids=one.token_ids,
+                    num_tokens=len(one.token_ids),
+                    logprobs=one.logprobs,
+                    prompt_logprobs=one.prompt_logprobs,
+                    final=one.final,
+                    seconds=one.seconds,
+                    weight_version=stream.weight_version,
+                ),
+                stream.styles[index],
             )
-            result = _result(self._texts[index], self._tokens[index], meta)
-            yield event({**result, "index": index} if self._is_batch else result)
+            for index, one in enumerate(collected)
+        ]
+        return json_response(results if stream.is_batch else results[0], request_id)
 
-    def _running_meta(self, index: int) -> dict[str, Any]:
-        return {
-            "id": self._ids[index],
-            "finish_reason": None,
-            "prompt_tokens": self._num_prompt_tokens[index],
-            "completion_tokens": len(self._tokens[index]),
-        }
+    return [
+        Endpoint(
+            path="/generate",
+            handler=generate,
+            summary="Continue texts or token ids (native)",
+            body=GenerateRequest,
+            answers=(Generated, list[Generated]),
+            chunk=Generated,
+        )
+    ]
 
 
-def _refuse_unserved(raw: dict[str, Any]) -> None:
-    refuse_unserved(raw)
+def _check_sampling_names(raw: dict[str, Any]) -> None:
     given = raw.get("sampling_params")
     every = given if isinstance(given, list) else [given]
     samplings = [one for one in every if isinstance(one, dict)]
     names = dict.fromkeys(name for one in samplings for name in one)
-    refuse_misspelt(names, NativeSampling.model_fields, prefix="sampling_params.")
+    refuse_misspelt(names, NativeSampling.model_fields, prefix=_PREFIX)
     for one in samplings:
-        refuse_unserved(one, prefix="sampling_params.")
+        refuse_unserved(one, served=NativeSampling.model_fields, prefix=_PREFIX)
 
 
 async def _prompts(
@@ -127,37 +132,74 @@ async def _prompts(
     return [engine.encoder.check_ids(ids, field="input_ids")], False
 
 
-def _samplings(body: GenerateRequest, num_prompts: int) -> list[NativeSampling]:
-    given = body.sampling_params
-    if isinstance(given, list):
-        if len(given) != num_prompts:
-            msg = (
-                f"sampling_params has {len(given)} entries for {num_prompts} prompts; give one for "
-                "each, or one object for all"
-            )
-            raise RequestError(
-                msg,
-                field="sampling_params",
-            )
-        return given
-    return [given or NativeSampling()] * num_prompts
-
-
-def _result_ids(body: GenerateRequest, generation: Generation) -> Sequence[str]:
-    given = [body.rid] if isinstance(body.rid, str) else body.rid
-    if given is None:
-        return generation.request_ids
-    if len(given) != len(generation.request_ids):
-        generation.abort()
+def _each(field: str, given: Value | list[Value], num_prompts: int) -> list[Value]:
+    """Give one value a prompt; raises ``RequestError`` for a list of another length."""
+    if not isinstance(given, list):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
         msg = (
-            f"rid has {len(given)} entries for {len(generation.request_ids)} prompts; give one for "
-            "each"
+            f"{field} has {len(given)} entries for {num_prompts} prompts; give one for each, or "
+            "one value for all"
         )
-        raise RequestError(
-            msg,
-            field="rid",
-        )
+        raise RequestError(msg, field=field)
     return given
+
+
+def _num_choices(samplings: Sequence[NativeSampling]) -> int:
+    counts = {sampling.n or 1 for sampling in samplings}
+    if len(counts) > 1:
+        msg = f"{_PREFIX}n differs between prompts of one batch; give all the same"
+        raise RequestError(msg, field=f"{_PREFIX}n")
+    num_choices = counts.pop()
+    check_num_subrequests(len(samplings), num_choices, field=f"{_PREFIX}n")
+    return num_choices
+
+
+def _is_prompt_only(samplings: Sequence[NativeSampling]) -> bool:
+    kinds = {sampling.max_new_tokens == 0 for sampling in samplings}
+    if len(kinds) > 1:
+        field = f"{_PREFIX}max_new_tokens"
+        msg = f"{field} is 0 for some prompts of the batch only; send those apart"
+        raise RequestError(msg, field=field)
+    return kinds.pop()
+
+
+def _scores(body: GenerateRequest, num_prompts: int) -> list[LogprobParams | None]:
+    wanted = _each("return_logprob", body.return_logprob or False, num_prompts)
+    starts = _each(
+        "logprob_start_len",
+        -1 if body.logprob_start_len is None else body.logprob_start_len,
+        num_prompts,
+    )
+    tops = _each("top_logprobs_num", body.top_logprobs_num or 0, num_prompts)
+    return [
+        LogprobParams(num_top=top, prompt_start=None if start < 0 else start) if is_wanted else None
+        for is_wanted, start, top in zip(wanted, starts, tops, strict=True)
+    ]
+
+
+def _style(engine: FrontEngine, body: GenerateRequest, one: GenerateInput) -> ScoreStyle | None:
+    logprobs = one.sampling.logprobs
+    if logprobs is None:
+        return None
+    return ScoreStyle(
+        vocabulary=engine.token_bytes if body.return_text_in_logprobs else None,
+        has_top=logprobs.num_top > 0,
+        first_scored=logprobs.prompt_start,
+    )
+
+
+def _result_names(body: GenerateRequest, num_prompts: int, num_choices: int) -> list[str]:
+    """Give the client's own id of each answer, or none."""
+    if body.rid is None:
+        return []
+    given = [body.rid] if isinstance(body.rid, str) else body.rid
+    if len(given) != num_prompts:
+        msg = f"rid has {len(given)} entries for {num_prompts} prompts; give one for each"
+        raise RequestError(msg, field="rid")
+    if num_choices == 1:
+        return given
+    return [f"{rid}_{choice}" for rid in given for choice in range(num_choices)]
 
 
 def _input(
@@ -165,53 +207,35 @@ def _input(
     body: GenerateRequest,
     prompt_ids: tuple[TokenId, ...],
     given: NativeSampling,
+    logprobs: LogprobParams | None,
+    timeout_s: float | None,
 ) -> GenerateInput:
-    field = "sampling_params.max_new_tokens"
+    field = f"{_PREFIX}max_new_tokens"
+    prompt_field = "input_ids" if body.text is None else "text"
     limit = engine.output_limit(
         prompt_ids,
-        given.max_new_tokens,
+        1 if given.max_new_tokens == 0 else given.max_new_tokens,
         field=field,
-        prompt_field="input_ids" if body.text is None else "text",
+        prompt_field=prompt_field,
         default=_DEFAULT_NEW_TOKENS,
     )
-    min_field, stop_field = "sampling_params.min_new_tokens", "sampling_params.stop_token_ids"
-    sampling = SamplingParams(
-        max_new_tokens=limit,
-        min_new_tokens=at_most(given.min_new_tokens, limit, field=min_field, limit_field=field),
-        seed=engine.seed_of(given.sampling_seed),
-        temperature=1.0 if given.temperature is None else given.temperature,
-        top_p=1.0 if given.top_p is None else given.top_p,
-        top_k=max(0, given.top_k or 0),
-        min_p=given.min_p or 0.0,
-        stop_token_ids=engine.encoder.check_ids(given.stop_token_ids or [], field=stop_field),
-        ignore_eos=bool(given.ignore_eos),
-    )
-    stop = (given.stop,) if isinstance(given.stop, str) else tuple(given.stop or ())
-    return GenerateInput(
+    start = None if logprobs is None else logprobs.prompt_start
+    if start is not None and start >= len(prompt_ids):
+        msg = (
+            f"logprob_start_len is {start} and the prompt has {len(prompt_ids)} tokens; give less, "
+            "or -1 for no scores of the prompt"
+        )
+        raise RequestError(msg, field="logprob_start_len")
+    ask = Ask(
         prompt_ids=prompt_ids,
-        sampling=sampling,
-        stop=stop,
-        skip_special_tokens=given.skip_special_tokens is not False,
-        keep_stop=bool(given.no_stop_trim),
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
+        limit=limit,
+        limit_field=field,
+        min_tokens=given.min_new_tokens,
+        min_field=f"{_PREFIX}min_new_tokens",
+        temperature=given.temperature,
+        seed=given.sampling_seed,
+        stop=given.stop,
+        logprobs=logprobs,
+        prefix=_PREFIX,
     )
-
-
-def _result(text: str, token_ids: Sequence[int], meta: dict[str, Any]) -> dict[str, Any]:
-    return {"text": text, "output_ids": list(token_ids), "meta_info": meta}
-
-
-def _meta(result_id: str, final: FinalOutput) -> dict[str, Any]:
-    reason: dict[str, Any]
-    if final.kind is FinishKind.LENGTH:
-        reason = {"type": "length", "length": final.usage.completion_tokens}
-    else:
-        reason = {"type": "stop", "matched": final.matched}
-    return {
-        "id": result_id,
-        "finish_reason": reason,
-        "prompt_tokens": final.usage.prompt_tokens,
-        "completion_tokens": final.usage.completion_tokens,
-        "cached_tokens": final.usage.cached_tokens,
-    }
+    return make_input(engine, given, body, ask, timeout_s)

@@ -1,199 +1,236 @@
-"""Owns ``/v1/chat/completions``, ``/v1/completions`` and ``/v1/models``; owns no generation."""
+"""Owns ``/v1/chat/completions`` and ``/v1/completions``; owns no generation."""
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import Sequence
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from starlette.requests import Request
+from starlette.responses import Response
 
 from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.contracts.request import SamplingParams, Usage
+from mizzen_worker.contracts.request import LogprobParams
 from mizzen_worker.http_api.body import json_response, read_body
+from mizzen_worker.http_api.chat_prompt import plain_chat, render
+from mizzen_worker.http_api.endpoint import Endpoint
 from mizzen_worker.http_api.engine import FrontEngine
-from mizzen_worker.http_api.generation import Generation, IndexedOutput
-from mizzen_worker.http_api.openai_bodies import (
-    AnswerHead,
-    chat_body,
-    chat_chunk,
-    completion_body,
-    completion_chunk,
-    usage_chunk,
+from mizzen_worker.http_api.event_stream import stream_answer, unless_disconnected
+from mizzen_worker.http_api.generation import Collected, Generation
+from mizzen_worker.http_api.inputs import (
+    Ask,
+    check_num_subrequests,
+    choices_of,
+    make_input,
+    timeout_of,
 )
-from mizzen_worker.http_api.schemas import ChatMessage, ChatRequest, CompletionRequest
-from mizzen_worker.http_api.sse import KEEP_ALIVE, event, stream_answer, unless_disconnected
-from mizzen_worker.http_api.validation import at_most, refuse_unserved
+from mizzen_worker.http_api.logprobs import CompletionLogprobWriter, Score, chat_logprobs
+from mizzen_worker.http_api.openai_answers import (
+    AnswerHead,
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChoice,
+    Message,
+    matched_of,
+    reason_of,
+    usage_of,
+)
+from mizzen_worker.http_api.openai_frames import ChatFrames, CompletionFrames, Echo, StreamUsage
+from mizzen_worker.http_api.openai_requests import ChatRequest, CompletionRequest
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
 _COMPLETION_DEFAULT_TOKENS = 16
 """What OpenAI's completions route generates when nothing is asked for."""
 
 
-def openai_router(engine: FrontEngine) -> APIRouter:
+def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
     """Make the routes of one engine."""
-    router = APIRouter(prefix="/v1")
 
-    @router.get("/models")
-    async def models() -> Response:
-        return json_response({"object": "list", "data": [_model(engine)]})
-
-    @router.get("/models/{name:path}")
-    async def model(name: str) -> Response:
-        engine.check_model(name)
-        return json_response(_model(engine))
-
-    @router.post("/chat/completions")
     async def chat(request: Request) -> Response:
-        raw, body = await read_body(request, ChatRequest)
-        refuse_unserved(raw)
+        _, body = await read_body(request, ChatRequest)
         engine.check_model(body.model)
-        wanted = await _chat_input(engine, body)
-        generation = Generation(engine, [wanted])
+        wanted = await _chat_input(engine, body, request)
+        num_choices = body.n or 1
+        generation = Generation(engine, choices_of(wanted, num_choices))
         head = _head(engine, "chatcmpl", body.model, generation)
+        vocabulary = engine.token_bytes if body.logprobs else None
         if body.stream:
-            frames = _ChatFrames(head, has_usage=_has_usage(body))
-            return await stream_answer(request, generation, frames)
+            usage = StreamUsage(
+                options=body.stream_options,
+                num_prompt=len(wanted.prompt_ids),
+                num_choices=num_choices,
+            )
+            frames = ChatFrames(head, usage, num_choices=num_choices, vocabulary=vocabulary)
+            return await stream_answer(request, generation, frames, _headers(generation))
         async with generation:
-            collected = await unless_disconnected(request, generation.collect())
-        return json_response(chat_body(head, collected[0]), generation.request_ids[0])
-
-    @router.post("/completions")
-    async def completions(request: Request) -> Response:
-        raw, body = await read_body(request, CompletionRequest)
-        refuse_unserved(raw)
-        engine.check_model(body.model)
-        inputs = [
-            _input(engine, body, ids, body.max_tokens, "max_tokens", _COMPLETION_DEFAULT_TOKENS)
-            for ids in await _prompts(engine, body)
+            collected = await unless_disconnected(request.receive, generation.collect())
+        choices = [
+            ChatChoice(
+                index=index,
+                message=Message(content=one.text),
+                logprobs=(
+                    None
+                    if vocabulary is None
+                    else chat_logprobs(vocabulary, one.token_ids, one.logprobs)
+                ),
+                finish_reason=reason_of(one.final),
+                matched_stop=matched_of(one.final),
+            )
+            for index, one in enumerate(collected)
         ]
-        generation = Generation(engine, inputs)
+        answer = ChatCompletion(
+            id=head.response_id,
+            created=head.created_at,
+            model=head.model,
+            choices=choices,
+            usage=usage_of([one.final.usage for one in collected], num_choices),
+            system_fingerprint=head.fingerprint,
+        )
+        return json_response(answer, generation.request_ids[0])
+
+    async def completions(request: Request) -> Response:
+        _, body = await read_body(request, CompletionRequest)
+        engine.check_model(body.model)
+        wanted = await _completion_inputs(engine, body, request)
+        num_choices = body.n or 1
+        inputs = [choice for one in wanted for choice in choices_of(one, num_choices)]
+        generation = Generation(engine, inputs, is_prompt_only=body.max_tokens == 0)
         head = _head(engine, "cmpl", body.model, generation)
+        writers = _writers(engine, body, len(inputs))
+        echoes = _echoes(engine, body, inputs, num_choices)
         if body.stream:
-            completion_frames = _CompletionFrames(head, has_usage=_has_usage(body))
-            return await stream_answer(request, generation, completion_frames)
+            usage = StreamUsage(
+                options=body.stream_options,
+                num_prompt=sum(len(one.prompt_ids) for one in wanted),
+                num_choices=num_choices,
+            )
+            frames = CompletionFrames(head, usage, writers=writers, echoes=echoes)
+            return await stream_answer(request, generation, frames, _headers(generation))
         async with generation:
-            collected = await unless_disconnected(request, generation.collect())
-        return json_response(completion_body(head, collected), generation.request_ids[0])
+            collected = await unless_disconnected(request.receive, generation.collect())
+        answer = Completion(
+            id=head.response_id,
+            created=head.created_at,
+            model=head.model,
+            choices=[
+                _completion_choice(index, one, writers, echoes)
+                for index, one in enumerate(collected)
+            ],
+            usage=usage_of([one.final.usage for one in collected], num_choices),
+            system_fingerprint=head.fingerprint,
+        )
+        return json_response(answer, generation.request_ids[0])
 
-    return router
-
-
-class _ChatFrames:
-    """Frames of one streamed chat answer."""
-
-    def __init__(self, head: AnswerHead, *, has_usage: bool) -> None:
-        self._head = head
-        self._has_usage = has_usage
-
-    async def __call__(self, outputs: AsyncIterator[IndexedOutput]) -> AsyncIterator[bytes]:
-        """Give the frames."""
-        usages: list[Usage] = []
-        yield self._event({"role": "assistant", "content": ""})
-        async for item in outputs:
-            output = item.output
-            if output is None:
-                yield KEEP_ALIVE
-                continue
-            if output.text:
-                yield self._event({"content": output.text})
-            if output.final is not None:
-                usages.append(output.final.usage)
-                yield event(self._chunk(chat_chunk(self._head, {}, output.final)))
-        if self._has_usage:
-            yield event(usage_chunk(self._head, "chat.completion.chunk", usages))
-
-    def _event(self, delta: dict[str, Any]) -> bytes:
-        return event(self._chunk(chat_chunk(self._head, delta, None)))
-
-    def _chunk(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {**body, "usage": None} if self._has_usage else body
-
-
-class _CompletionFrames:
-    """Frames of one streamed completion."""
-
-    def __init__(self, head: AnswerHead, *, has_usage: bool) -> None:
-        self._head = head
-        self._has_usage = has_usage
-
-    async def __call__(self, outputs: AsyncIterator[IndexedOutput]) -> AsyncIterator[bytes]:
-        """Give the frames."""
-        usages: list[Usage] = []
-        async for item in outputs:
-            output = item.output
-            if output is None:
-                yield KEEP_ALIVE
-                continue
-            if output.final is not None:
-                usages.append(output.final.usage)
-            if output.text or output.final is not None:
-                body = completion_chunk(self._head, item.index, output.text, output.final)
-                yield event({**body, "usage": None} if self._has_usage else body)
-        if self._has_usage:
-            yield event(usage_chunk(self._head, "text_completion", usages))
-
-
-def _model(engine: FrontEngine) -> dict[str, Any]:
-    body = {
-        "id": engine.served_name,
-        "object": "model",
-        "created": engine.started_at,
-        "owned_by": "mizzen",
-    }
-    capacity = engine.manager.workers.capacity()
-    if capacity is not None:
-        body["max_model_len"] = capacity.context_length
-    return body
+    return [
+        Endpoint(
+            path="/v1/chat/completions",
+            handler=chat,
+            summary="Answer a conversation (OpenAI)",
+            body=ChatRequest,
+            answers=(ChatCompletion,),
+            chunk=ChatCompletionChunk,
+            errors=(404,),
+        ),
+        Endpoint(
+            path="/v1/completions",
+            handler=completions,
+            summary="Continue a text (OpenAI)",
+            body=CompletionRequest,
+            answers=(Completion,),
+            chunk=Completion,
+            errors=(404,),
+        ),
+    ]
 
 
 def _head(engine: FrontEngine, prefix: str, model: str, generation: Generation) -> AnswerHead:
+    response_id = f"{prefix}-{generation.request_ids[0]}"
+    generation.name(response_id)
     return AnswerHead(
-        response_id=f"{prefix}-{generation.request_ids[0]}",
+        response_id=response_id,
         model=model,
         created_at=int(engine.wall_clock()),
+        fingerprint=engine.system_fingerprint(),
     )
 
 
-def _has_usage(body: ChatRequest | CompletionRequest) -> bool:
-    return body.stream_options is not None and body.stream_options.include_usage
+def _headers(generation: Generation) -> dict[str, str]:
+    return {"X-Request-Id": generation.request_ids[0]}
 
 
-async def _chat_input(engine: FrontEngine, body: ChatRequest) -> GenerateInput:
-    if engine.template is None:
-        msg = f"{engine.served_name} has no chat template; use /v1/completions"
-        raise RequestError(msg, field="messages")
-    text = engine.template.render(
-        [_plain(message, index) for index, message in enumerate(body.messages)],
+async def _chat_input(engine: FrontEngine, body: ChatRequest, request: Request) -> GenerateInput:
+    if body.top_logprobs and not body.logprobs:
+        msg = f"top_logprobs is {body.top_logprobs} without logprobs; set logprobs to true"
+        raise RequestError(msg, field="top_logprobs")
+    timeout_s = timeout_of(body, request.headers)
+    text = render(
+        engine,
+        plain_chat(body.messages),
         arguments=body.chat_template_kwargs,
+        is_last_continued=bool(body.continue_final_message),
     )
     await engine.wait_for_worker()
     ids = await engine.encode(text, field="messages", add_special_tokens=False)
-    if body.max_completion_tokens is not None:
-        return _input(engine, body, ids, body.max_completion_tokens, "max_completion_tokens", None)
-    return _input(engine, body, ids, body.max_tokens, "max_tokens", None)
+    is_new_name = body.max_completion_tokens is not None
+    asked = body.max_completion_tokens if is_new_name else body.max_tokens
+    field = "max_completion_tokens" if is_new_name else "max_tokens"
+    limit = engine.output_limit(ids, asked, field=field, prompt_field="messages", default=None)
+    ask = Ask(
+        prompt_ids=ids,
+        limit=limit,
+        limit_field=field,
+        min_tokens=body.min_tokens,
+        temperature=body.temperature,
+        seed=body.seed,
+        stop=body.stop,
+        logprobs=LogprobParams(num_top=body.top_logprobs or 0) if body.logprobs else None,
+    )
+    return make_input(engine, body, body, ask, timeout_s)
 
 
-def _plain(message: ChatMessage, index: int) -> dict[str, Any]:
-    """Give a message as templates know it: a role and a text."""
-    role = "system" if message.role == "developer" else message.role
-    extra = message.model_extra or {}
-    if extra.get("tool_calls"):
-        field = f"messages[{index}].tool_calls"
-        msg = f"{field}: tools are not served yet; leave it out"
-        raise RequestError(msg, field=field)
-    if message.content is None or isinstance(message.content, str):
-        return {"role": role, "content": message.content or ""}
-    texts: list[str] = []
-    for place, part in enumerate(message.content):
-        field = f"messages[{index}].content[{place}]"
-        if part.type != "text":
-            msg = f"{field}.type is {part.type!r}; this model reads text only"
-            raise RequestError(msg, field=f"{field}.type")
-        if part.text is None:
-            msg = f"{field}.text is missing; give it"
-            raise RequestError(msg, field=f"{field}.text")
-        texts.append(part.text)
-    return {"role": role, "content": "".join(texts)}
+async def _completion_inputs(
+    engine: FrontEngine, body: CompletionRequest, request: Request
+) -> list[GenerateInput]:
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        msg = (
+            f"best_of is {body.best_of} and n is {body.n or 1}; this server gives every answer it "
+            "makes: leave best_of out, or give both the same value"
+        )
+        raise RequestError(msg, field="best_of")
+    if body.max_tokens == 0 and not body.echo:
+        msg = "max_tokens is 0 without echo, which asks for nothing; give at least 1, or echo"
+        raise RequestError(msg, field="max_tokens")
+    timeout_s = timeout_of(body, request.headers)
+    prompts = await _prompts(engine, body)
+    check_num_subrequests(len(prompts), body.n or 1, field="n")
+    logprobs = None
+    if body.logprobs is not None:
+        start = 0 if body.echo else None
+        logprobs = LogprobParams(num_top=body.logprobs, prompt_start=start)
+    return [
+        make_input(
+            engine,
+            body,
+            body,
+            Ask(
+                prompt_ids=ids,
+                limit=engine.output_limit(
+                    ids,
+                    1 if body.max_tokens == 0 else body.max_tokens,
+                    field="max_tokens",
+                    prompt_field="prompt",
+                    default=_COMPLETION_DEFAULT_TOKENS,
+                ),
+                limit_field="max_tokens",
+                min_tokens=body.min_tokens,
+                temperature=body.temperature,
+                seed=body.seed,
+                stop=body.stop,
+                logprobs=logprobs,
+            ),
+            timeout_s,
+        )
+        for ids in prompts
+    ]
 
 
 async def _prompts(engine: FrontEngine, body: CompletionRequest) -> list[tuple[TokenId, ...]]:
@@ -213,36 +250,55 @@ async def _prompts(engine: FrontEngine, body: CompletionRequest) -> list[tuple[T
     return found or [engine.encoder.check_ids(ids, field="prompt")]
 
 
-def _input(
+def _writers(
+    engine: FrontEngine, body: CompletionRequest, num_answers: int
+) -> list[CompletionLogprobWriter]:
+    if body.logprobs is None:
+        return []
+    return [
+        CompletionLogprobWriter(
+            engine.token_bytes,
+            num_top=body.logprobs,
+            has_special_text=body.skip_special_tokens is False,
+        )
+        for _ in range(num_answers)
+    ]
+
+
+def _echoes(
     engine: FrontEngine,
-    body: ChatRequest | CompletionRequest,
-    prompt_ids: tuple[TokenId, ...],
-    asked: int | None,
-    field: str,
-    default: int | None,
-) -> GenerateInput:
-    prompt_field = "messages" if isinstance(body, ChatRequest) else "prompt"
-    limit = engine.output_limit(
-        prompt_ids, asked, field=field, prompt_field=prompt_field, default=default
-    )
-    sampling = SamplingParams(
-        max_new_tokens=limit,
-        min_new_tokens=at_most(body.min_tokens, limit, field="min_tokens", limit_field=field),
-        seed=engine.seed_of(body.seed),
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(0, body.top_k or 0),
-        min_p=body.min_p or 0.0,
-        stop_token_ids=engine.encoder.check_ids(body.stop_token_ids or [], field="stop_token_ids"),
-        ignore_eos=bool(body.ignore_eos),
-    )
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
-    return GenerateInput(
-        prompt_ids=prompt_ids,
-        sampling=sampling,
-        stop=stop,
-        skip_special_tokens=body.skip_special_tokens is not False,
-        keep_stop=bool(body.no_stop_trim),
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
+    body: CompletionRequest,
+    inputs: Sequence[GenerateInput],
+    num_choices: int,
+) -> list[Echo]:
+    if not body.echo:
+        return []
+    prompt = body.prompt
+    given = [prompt] if isinstance(prompt, str) else [one for one in prompt if isinstance(one, str)]
+    texts = [text for text in given for _ in range(num_choices)] or [
+        engine.encoder.decode(one.prompt_ids, skip_special_tokens=one.skip_special_tokens)
+        for one in inputs
+    ]
+    return [Echo(text, one.prompt_ids) for text, one in zip(texts, inputs, strict=True)]
+
+
+def _completion_choice(
+    index: int,
+    one: Collected,
+    writers: Sequence[CompletionLogprobWriter],
+    echoes: Sequence[Echo],
+) -> CompletionChoice:
+    text, token_ids = one.text, one.token_ids
+    entries: list[Score] = list(one.logprobs)
+    if echoes:
+        echo = echoes[index]
+        text = echo.text + text
+        token_ids = (*echo.token_ids, *token_ids)
+        entries = [*echo.entries(one.prompt_logprobs), *entries]
+    return CompletionChoice(
+        index=index,
+        text=text,
+        logprobs=writers[index].write(token_ids, entries) if writers else None,
+        finish_reason=reason_of(one.final),
+        matched_stop=matched_of(one.final),
     )

@@ -16,6 +16,7 @@ import uvloop
 
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import Control
+from mizzen_worker.http_api.access import AccessKeys, read_keys
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
 from mizzen_worker.http_api.front_control import FrontControl
@@ -35,11 +36,20 @@ from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.text_channel import LinkTextChannel
 from mizzen_worker.tokenizer.workers import Workers
 from mizzen_worker.vocabulary.load import Vocabulary, load_vocabulary
+from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 logger = logging.getLogger(__name__)
 
 _WORKER_WAIT_S = 10.0
 _REPORT_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """What was read before the event loop began."""
+
+    vocabulary: Vocabulary
+    keys: AccessKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +69,25 @@ def main() -> None:
 
 
 def _run(settings: FrontSettings, link: ParentLink, wishes: Wishes) -> None:
+    http = settings.http
+    keys = AccessKeys(
+        api=read_keys(http.api_key_file, flag="--api-key-file"),
+        admin=read_keys(http.admin_key_file, flag="--admin-key-file"),
+    )
     listener = socket.socket(fileno=settings.http_fd)
     link.report(Report(state="starting", num_beats=0))
-    vocabulary = load_vocabulary(Path(settings.model))
-    uvloop.run(_serve(settings, vocabulary, listener, link, wishes))
+    loaded = _Loaded(vocabulary=load_vocabulary(Path(settings.model)), keys=keys)
+    uvloop.run(_serve(settings, loaded, listener, link, wishes))
 
 
 async def _serve(
     settings: FrontSettings,
-    vocabulary: Vocabulary,
+    loaded: _Loaded,
     listener: socket.socket,
     link: ParentLink,
     wishes: Wishes,
 ) -> None:
-    front = _build(settings, vocabulary)
+    front = _build(settings, loaded)
     server = make_server(create_app(front.engine), grace_s=5)
     host, port = listener.getsockname()[:2]
     tasks = [
@@ -93,7 +108,8 @@ async def _serve(
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
+def _build(settings: FrontSettings, loaded: _Loaded) -> _Front:
+    vocabulary = loaded.vocabulary
     recorder = Recorder("front")
     keys = read_client_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
     links = ZmqLinks(keys=keys)
@@ -134,6 +150,7 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
     engine = FrontEngine(
         served_name=settings.served_name,
         encoder=TextEncoder(vocabulary),
+        token_bytes=token_bytes_of(vocabulary.tokenizer.to_str()),
         template=template,
         manager=manager,
         recorder=recorder,
@@ -144,8 +161,9 @@ def _build(settings: FrontSettings, vocabulary: Vocabulary) -> _Front:
         wall_clock=_wall_clock,
         random_bits=secrets.randbits,
         started_at=int(_wall_clock()),
+        keys=loaded.keys,
     )
-    control = FrontControl(manager=manager)
+    control = FrontControl(manager=manager, live=engine.live)
     return _Front(manager=manager, engine=engine, pool=pool, texts=texts, control=control)
 
 

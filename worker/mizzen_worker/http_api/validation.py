@@ -1,7 +1,6 @@
 """Owns turning what pydantic says into one sentence: field, what is wrong, value, remedy. Pure.
 
-Also owns which fields are known but not served yet: with a value that would change the answer they
-are refused by name, never ignored. Fields nobody knows are ``misspelling.py``'s.
+Owns no fields: those not served are ``unserved.py``'s, those nobody knows ``misspelling.py``'s.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,72 +11,6 @@ from mizzen_worker.contracts.errors import RequestError
 _MAX_SHOWN_CHARS = 60
 _TYPE_NAMES = frozenset({"str", "int", "float", "bool", "list", "dict"})
 """A union's branches stand in locations too, by these names or by names of classes."""
-
-NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "prompt_logprobs": (0,),
-    "logit_bias": ({},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "reasoning_effort": ("none",),
-    "regex": ("",),
-    "ebnf": ("",),
-    "json_schema": ("",),
-    "structural_tag": ("",),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
-    "stop_regex": ("", []),
-    "lora_path": ("",),
-    "input_embeds": (),
-    "image_data": ([],),
-    "audio_data": ([],),
-    "video_data": ([],),
-    "return_logprob": (False,),
-    "return_hidden_states": (False,),
-    "session_params": (),
-    "custom_logit_processor": ("",),
-    "custom_params": ({},),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "use_beam_search": (False,),
-    "prompt_embeds": (),
-}
-"""Fields not served: the values that mean what happens anyway. ``None`` is always one of them."""
-
-
-def refuse_unserved(body: Mapping[str, Any], *, prefix: str = "") -> None:
-    """Raise ``RequestError`` for the first field whose meaning would be lost."""
-    for name, neutral in NEUTRAL_VALUES.items():
-        value = body.get(name)
-        if value is None or any(type(value) is type(one) and value == one for one in neutral):
-            continue
-        if isinstance(value, float) and value in neutral:
-            continue
-        msg = (
-            f"{prefix}{name} is {shown(value)}, which this server does not serve yet; leave it out"
-        )
-        raise RequestError(
-            msg,
-            field=f"{prefix}{name}",
-        )
 
 
 def at_most(value: int | None, limit: int, *, field: str, limit_field: str) -> int:
@@ -126,16 +59,21 @@ def _most_telling(errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def field_name(location: Sequence[str | int]) -> str:
     """Write a location as a client would: ``messages[0].content``."""
     name = ""
+    if location[-1:] == ("[key]",):
+        location = location[:-2]  # the client's own word, of any length
     for part in location:
         if part == "body" and not name:
             continue
         if isinstance(part, int):
             name += f"[{part}]"
-        elif not part.isidentifier() or not part.islower() or part in _TYPE_NAMES:
-            continue
-        else:
+        elif _is_field(part):
             name += f".{part}" if name else part
     return name
+
+
+def _is_field(part: str) -> bool:
+    is_short = len(part) <= _MAX_SHOWN_CHARS
+    return is_short and part.isidentifier() and part.islower() and part not in _TYPE_NAMES
 
 
 def shown(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Owns text → token ids and checks of given ids; owns no chat templates."""
 
 import asyncio
+from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
@@ -29,6 +30,10 @@ class TextEncoder:
         if len(text) <= _INLINE_CHARS:
             return self._encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._encode, text, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: Sequence[TokenId], *, skip_special_tokens: bool) -> str:
+        """Give the text of tokens."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def check_ids(self, ids: list[int], *, field: str) -> tuple[TokenId, ...]:
         """Give ids a client brought; raises ``RequestError`` when one is no token."""
