@@ -35,6 +35,7 @@ def test_autos_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     cores = len(os.sched_getaffinity(0))
     assert shown["--threads"] == f"{cores} (default 0: the cores of this machine)"
     assert shown["--dtype"] == "float32 (default auto: float32 on a CPU)"
+    assert shown["--overlap"] == "off (default auto: off on a CPU)"
     assert shown["--served-model-name"] == "tiny.Q4 (default: the name of the file)"
     assert shown["--context-length"] == "2048 (default: the model's own limit)"
     assert shown["--kv-tokens"] == "16384 (default)"
@@ -49,6 +50,7 @@ def test_autos_of_a_folder_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixtur
         capsys, "worker", "--model", str(folder), "--device", "cuda:1", "--dtype", "auto"
     )
     assert shown["--dtype"] == "bfloat16 (flag auto: bfloat16 on a GPU)"
+    assert shown["--overlap"] == "on (default auto: on on a GPU)"
     assert shown["--served-model-name"] == "tiny (default: the name of the folder)"
     assert shown["--context-length"] == "512 (default: the model's own limit)"
 

@@ -25,6 +25,7 @@ from mizzen_worker.vocabulary.json_file import read_json_object
 from mizzen_worker.vocabulary.load import default_model_name, find_gguf
 
 _FLAG_LOG_FORMAT = "--log-format"
+_FLAG_OVERLAP = "--overlap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,10 @@ def effective_values(configuration: Configuration) -> Mapping[str, Effective]:
         is_gpu = given[FLAG_DEVICE].partition(":")[0] == "cuda"
         name, place = ("bfloat16", "GPU") if is_gpu else ("float32", "CPU")
         found[FLAG_DTYPE] = Effective(value=name, reason=f"{name} on a {place}")
+    if given.get(_FLAG_OVERLAP) == "auto":
+        is_gpu = given[FLAG_DEVICE].partition(":")[0] == "cuda"
+        name, place = ("on", "GPU") if is_gpu else ("off", "CPU")
+        found[_FLAG_OVERLAP] = Effective(value=name, reason=f"{name} on a {place}")
     if given[_FLAG_LOG_FORMAT] == "auto":
         is_json = is_json_wanted("auto")
         found[_FLAG_LOG_FORMAT] = Effective(

@@ -1,5 +1,6 @@
 """The scheduler on the real runner and a tiny random model gives transformers' greedy tokens."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,15 @@ from tests.worker.scheduler.harness import IDENTITY, PEER, make_submit
 
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.ids import InstanceId
-from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, Finished, TokenEvents
+from mizzen_worker.contracts.messages import (
+    WIRE_VERSION,
+    Attach,
+    Finished,
+    TokenEvents,
+    TokenLogprob,
+    ToTokenizer,
+)
+from mizzen_worker.contracts.request import FinishKind, LogprobParams
 from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, load_runner
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
@@ -44,49 +53,130 @@ def _load(folder: Path, page_size: int, kv_tokens: int) -> Runner:
     return load_runner(options, lambda done, total: None).runner
 
 
-def _serve(loop: SchedulerLoop, endpoint: RecordingEndpoint, prompts: list[list[int]]):
-    outputs: dict[str, list[int]] = {}
-    for number, prompt in enumerate(prompts):
-        named = make_submit(f"r{len(endpoint.sent)}-{number}", [], max_new_tokens=NUM_NEW)
-        submit = msgspec.structs.replace(named, prompt_ids=tuple(prompt))
-        outputs[submit.request_id] = []
-        endpoint.inbox.append((PEER, submit))
-    first, num_finished = len(endpoint.sent), 0
-    while num_finished < len(prompts):
-        loop.run_once()
-        for _, message in endpoint.sent[first:]:
-            if isinstance(message, TokenEvents):
-                for event in message.events:
-                    outputs[event.request_id].extend(event.token_ids)
-            num_finished += isinstance(message, Finished)
-        first = len(endpoint.sent)
-    return list(outputs.values())
+@dataclass
+class Answer:
+    """What a client has of one request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    kind: FinishKind | None = None
 
 
+class Served:
+    """A loop on the real runner, and its client."""
+
+    def __init__(
+        self, runner: Runner, *, is_overlapped: bool, eos_token_ids: tuple[int, ...] = ()
+    ) -> None:
+        self.endpoint = RecordingEndpoint()
+        self.loop = SchedulerLoop(
+            runner=runner,
+            endpoint=self.endpoint,
+            clock=lambda: 0.0,
+            settings=SchedulerSettings(
+                instance_id=InstanceId("here"),
+                identity=IDENTITY,
+                eos_token_ids=eos_token_ids,
+                max_running=4,
+                max_queued=100,
+                max_chunk_tokens=32,
+                is_overlapped=is_overlapped,
+                is_audited=True,
+            ),
+        )
+        attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("front"), credit=0)
+        self.endpoint.inbox.append((PEER, attach))
+        self._num_served = 0
+
+    def serve(self, prompts: list[list[int]], **sampling: object) -> list[list[int]]:
+        """Greedy tokens of some prompts that arrive together."""
+        merged = {"max_new_tokens": NUM_NEW, **sampling}
+        answers = self.answer([(prompt, merged) for prompt in prompts])
+        return [answer.tokens for answer in answers]
+
+    def answer(self, wanted: list[tuple[list[int], dict[str, object]]]) -> list[Answer]:
+        answers: dict[str, Answer] = {}
+        for prompt, sampling in wanted:
+            self._num_served += 1
+            named = make_submit(f"r{self._num_served}", [], **sampling)
+            submit = msgspec.structs.replace(named, prompt_ids=tuple(prompt))
+            answers[submit.request_id] = Answer()
+            self.endpoint.inbox.append((PEER, submit))
+        while any(answer.kind is None for answer in answers.values()):
+            self.loop.run_once()
+            for _, message in self.endpoint.sent:
+                _read(message, answers)
+            self.endpoint.sent.clear()
+        return list(answers.values())
+
+
+def _read(message: ToTokenizer, answers: dict[str, Answer]) -> None:
+    if isinstance(message, TokenEvents):
+        for stretch in message.prompt_logprobs:
+            answers[stretch.request_id].prompt_logprobs.extend(stretch.logprobs)
+        for event in message.events:
+            answers[event.request_id].tokens.extend(event.token_ids)
+            answers[event.request_id].logprobs.extend(event.logprobs)
+    elif isinstance(message, Finished):
+        answers[message.request_id].kind = message.reason.kind
+
+
+def _best(entry: TokenLogprob) -> list[int]:
+    return [token for token, _ in entry.top[:1]]
+
+
+@pytest.mark.parametrize("is_overlapped", [False, True])
 @pytest.mark.parametrize(("page_size", "kv_tokens"), [(1, 170), (16, 176)])
-def test_tokens_equal_transformers(prompts_and_outputs, page_size: int, kv_tokens: int) -> None:
+def test_tokens_equal_transformers(
+    prompts_and_outputs, page_size: int, kv_tokens: int, *, is_overlapped: bool
+) -> None:
     folder, pairs = prompts_and_outputs
-    endpoint = RecordingEndpoint()
-    loop = SchedulerLoop(
-        runner=_load(folder, page_size, kv_tokens),
-        endpoint=endpoint,
-        clock=lambda: 0.0,
-        settings=SchedulerSettings(
-            instance_id=InstanceId("here"),
-            identity=IDENTITY,
-            eos_token_ids=(),
-            max_running=4,
-            max_queued=100,
-            max_chunk_tokens=32,
-            is_audited=True,
-        ),
-    )
-    attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("front"), credit=0)
-    endpoint.inbox.append((PEER, attach))
+    served = Served(_load(folder, page_size, kv_tokens), is_overlapped=is_overlapped)
     prompts = [prompt for prompt, _ in pairs]
     expected = [output for _, output in pairs]
     for prompt, output in pairs[:2]:
-        assert _serve(loop, endpoint, [prompt]) == [output], "alone and cold"
-    assert _serve(loop, endpoint, prompts) == expected, "together"
-    assert _serve(loop, endpoint, prompts[::-1]) == expected[::-1], "together and warm"
-    assert loop.counters.cached_tokens > 0
+        assert served.serve([prompt]) == [output], "alone and cold"
+    assert served.serve(prompts) == expected, "together"
+    assert served.serve(prompts[::-1]) == expected[::-1], "together and warm"
+    assert served.loop.counters.cached_tokens > 0
+
+
+def test_overlap_changes_no_answer(prompts_and_outputs) -> None:
+    """Also not with everything that lives on the device: ends, penalties, seeds, scores."""
+    folder, pairs = prompts_and_outputs
+    eos = pairs[0][1][4]
+    kinds: list[dict[str, object]] = [
+        {},
+        {"temperature": 0.8, "seed": 3, "top_k": 20},
+        {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.2},
+        {"temperature": 1.0, "seed": 4, "min_new_tokens": 8, "stop_token_ids": (eos,)},
+        {"logprobs": LogprobParams(num_top=2, prompt_start=0), "logit_bias": ((eos, 3.0),)},
+    ]
+    wanted = [
+        (prompt, {"max_new_tokens": 24, **kinds[(number + shift) % len(kinds)]})
+        for shift in range(3)
+        for number, (prompt, _) in enumerate(pairs)
+    ]
+    answers = []
+    for is_overlapped in (False, True):
+        runner = _load(folder, 16, 160)
+        served = Served(runner, is_overlapped=is_overlapped, eos_token_ids=(eos,))
+        for _ in range(64):
+            served.loop._state.prediction.observe(1)  # Too low, so that pages run out.
+        answers.append(served.answer(wanted))
+        assert served.loop.counters.retractions > 0
+    for plain, overlapped in zip(*answers, strict=True):
+        assert plain.tokens == overlapped.tokens
+        assert plain.kind is overlapped.kind
+        for name in ("logprobs", "prompt_logprobs"):
+            one, other = getattr(plain, name), getattr(overlapped, name)
+            assert len(one) == len(other)
+            # Another batch around a row may round its last bits differently.
+            assert [entry.logprob for entry in one] == pytest.approx(
+                [entry.logprob for entry in other], abs=1e-4
+            )
+            assert [_best(entry) for entry in one] == [_best(entry) for entry in other]
+    kinds_of_end = {answer.kind for answer in answers[1]}
+    assert kinds_of_end == {FinishKind.STOP, FinishKind.LENGTH}
+    assert any(answer.prompt_logprobs for answer in answers[1])

@@ -66,6 +66,7 @@ class EngineOptions:
     cache_eviction: str
     cache_events: str | None
     max_chunk_tokens: int
+    overlap: str
     dtype: str
     load_format: str
     device: str

@@ -239,6 +239,11 @@ OPTIONS: tuple[Option, ...] = (
         roles=_ENGINE, metavar="TOKENS",
     ),
     _choice(
+        "--overlap", EngineOptions, ("auto", "on", "off"),
+        "plan and launch a step while the one before it runs; auto is on for cuda and off for cpu, "
+        "where a launch waits for its step", _ENGINE,
+    ),
+    _choice(
         names.FLAG_DTYPE, EngineOptions, ("auto", "float32", "bfloat16"),
         "type of computing; auto is float32 on a CPU and bfloat16 on a GPU", _ENGINE,
     ),

@@ -12,6 +12,7 @@ import secrets
 import time
 from pathlib import Path
 
+from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
@@ -201,7 +202,7 @@ def _runner_options(settings: RankSettings) -> RunnerOptions:
         model=Path(settings.model),
         kv_tokens=engine.kv_tokens,
         page_size=engine.page_size,
-        max_slots=engine.max_running_requests,
+        max_slots=engine.max_running_requests + _num_spare_slots(engine),
         context_length=engine.context_length,
         compute_type=ComputeType(engine.dtype),
         weight_format=WeightFormat(engine.load_format),
@@ -232,7 +233,19 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
         ageing_s=settings.engine.queue_ageing_s,
         cache_eviction=CacheEviction(settings.engine.cache_eviction),
         num_kept_cache_events=0 if settings.engine.cache_events is None else _KEPT_CACHE_EVENTS,
+        is_overlapped=_is_overlapped(settings.engine),
     )
+
+
+def _is_overlapped(engine: EngineOptions) -> bool:
+    """On a CPU a launch waits for its step: overlap would only delay each answer by one."""
+    is_gpu = engine.device.partition(":")[0] == "cuda"
+    return engine.overlap == "on" or (engine.overlap == "auto" and is_gpu)
+
+
+def _num_spare_slots(engine: EngineOptions) -> int:
+    """A request that ends keeps its slot while a step in flight has a row of it."""
+    return 1 + engine.max_running_requests // 8 if _is_overlapped(engine) else 0
 
 
 def _drain_of(wish: DrainWish) -> Drain:
