@@ -24,13 +24,14 @@ from mizzen_worker.config.options import Role
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import FLAG_LISTEN, FLAG_WORKERS
+from mizzen_worker.data_parallel.settings import RouterSettings
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.ipc.link import check_address, rank_events_address, replay_address
 from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
 from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
 from mizzen_worker.supervision.child import ChildSpec
-from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK
+from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK, KIND_ROUTER
 from mizzen_worker.supervision.supervisor import DrainPlan
 from mizzen_worker.vocabulary.load import default_model_name, find_gguf
 
@@ -121,10 +122,10 @@ def _check_events(address: str, wire: WireOptions, num_ranks: int) -> None:
 
 
 def _drain_plan(specs: tuple[ChildSpec, ...]) -> DrainPlan:
-    """Fronts end before what they stand on."""
-    fronts = tuple(spec.name for spec in specs if spec.kind == KIND_FRONT)
-    others = tuple(spec.name for spec in specs if spec.kind != KIND_FRONT)
-    return DrainPlan(stages=tuple(stage for stage in (fronts, others) if stage))
+    """Fronts end before what they stand on, a router after the ranks whose last words it passes."""
+    kinds = ({KIND_FRONT}, {KIND_RANK, _KIND_TEXT}, {KIND_ROUTER})
+    stages = (tuple(spec.name for spec in specs if spec.kind in stage) for stage in kinds)
+    return DrainPlan(stages=tuple(stage for stage in stages if stage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,12 @@ class _Tree:
     def worker(self) -> tuple[ChildSpec, ...]:
         wire = self.configuration.group(WireOptions)
         self._check(FLAG_LISTEN, wire.listen, wire)
-        return self._ranks((wire.listen,), is_restarted=False)
+        num_ranks = self.configuration.group(EngineOptions).data_parallel_size
+        if num_ranks == 1:
+            return self._ranks((wire.listen,), is_restarted=False)
+        # Each rank is a copy of the model for itself: the others' streams go on without it.
+        addresses = tuple(self._address(name) for name in _names(KIND_RANK, num_ranks))
+        return (*self._ranks(addresses, is_restarted=True), self._router(wire.listen, addresses))
 
     def tokenizer(self) -> tuple[ChildSpec, ...]:
         wire = self.configuration.group(WireOptions)
@@ -195,6 +201,21 @@ class _Tree:
             for rank, (name, address) in enumerate(
                 zip(_names(KIND_RANK, len(listen)), listen, strict=True)
             )
+        )
+
+    def _router(self, listen: str, ranks: tuple[str, ...]) -> ChildSpec:
+        return ChildSpec(
+            name=KIND_ROUTER,
+            kind=KIND_ROUTER,
+            module="mizzen_worker.data_parallel.process",
+            configuration=RouterSettings(
+                instance_id=self.instance_id,
+                listen=listen,
+                curve_dir=self.curve_dir,
+                ranks=ranks,
+                log=self._log_of(KIND_ROUTER),
+            ),
+            is_restarted=False,
         )
 
     def _fronts(self, workers: tuple[str, ...], *, is_restarted: bool) -> tuple[ChildSpec, ...]:

@@ -5,7 +5,7 @@ Owns no sockets and no bytes: the in-memory and the ZMQ endpoint share it, so th
 
 from dataclasses import dataclass, field
 
-from mizzen_worker.contracts.ids import PeerId
+from mizzen_worker.contracts.ids import InstanceId, PeerId
 from mizzen_worker.contracts.messages import (
     WIRE_VERSION,
     Attach,
@@ -28,6 +28,7 @@ HEARTBEAT_LIMIT_S = 10.0
 
 @dataclass(slots=True, kw_only=True)
 class _Peer:
+    instance_id: InstanceId
     outbox: Outbox
     last_seen_s: float
 
@@ -97,7 +98,11 @@ class PeerBook:
         if known is None and len(self._peers) >= self.max_peers:
             return refusal(f"{self.max_peers} tokenizer processes are attached, which is the limit")
         if known is None:
-            known = _Peer(outbox=Outbox(), last_seen_s=now_s)
+            # A process has one connection: an older one of the same process is over.
+            for other, older in list(self._peers.items()):
+                if older.instance_id == message.instance_id:
+                    self.drop(other)
+            known = _Peer(instance_id=message.instance_id, outbox=Outbox(), last_seen_s=now_s)
             self._peers[peer] = known
             known.outbox.grant(min(max(message.credit, 0), MAX_CREDIT))
         known.last_seen_s = now_s

@@ -39,19 +39,10 @@ class ZmqEndpoint:
         self._num_malformed = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve = CurveServer(self._context, keys) if keys is not None else None
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.linger = 0
-        self._socket.sndhwm = HIGH_WATER_MARK
-        self._socket.rcvhwm = HIGH_WATER_MARK
-        self._socket.router_mandatory = True
-        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        self._socket.setsockopt(zmq.IPV6, 1)
-        if self._curve is not None:
-            self._curve.protect(self._socket)
         try:
-            bind(self._socket, address)
+            self._socket = open_router(self._context, address, self._curve)
         except ConfigError:
-            self.close()
+            self._end_context()
             raise
 
     @property
@@ -101,6 +92,9 @@ class ZmqEndpoint:
     def close(self, linger_s: float = 0.0) -> None:
         """Unbind, giving messages already sent some time to leave. Idempotent."""
         self._socket.close(linger=int(linger_s * 1000))
+        self._end_context()
+
+    def _end_context(self) -> None:
         if self._curve is not None:
             self._curve.close()
             self._curve = None
@@ -141,6 +135,27 @@ class ZmqEndpoint:
                 self._book.drop(peer)
                 return
             outbox.ready.popleft()
+
+
+def open_router(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str, curve: CurveServer | None
+) -> "zmq.Socket[bytes]":
+    """Bind a ROUTER that never blocks for a peer; raises ``ConfigError``."""
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.sndhwm = HIGH_WATER_MARK
+    socket.rcvhwm = HIGH_WATER_MARK
+    socket.router_mandatory = True
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.IPV6, 1)
+    if curve is not None:
+        curve.protect(socket)
+    try:
+        bind(socket, address)
+    except ConfigError:
+        socket.close(linger=0)
+        raise
+    return socket
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> None:

@@ -21,6 +21,7 @@ from mizzen_worker.ipc.zmq_channel import HIGH_WATER_MARK
 
 _MAX_TAKEN = 1024
 """Messages held in Python before ZMQ's own queue is left to fill."""
+_LEAST_SOCKETS = 1023
 _EVENT_TO_REASON = {
     int(zmq.EVENT_DISCONNECTED): "the connection ended",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "the peer does not know this client's CURVE key",
@@ -127,8 +128,10 @@ class ZmqLink:
 class ZmqLinks:
     """Opens links of one process; owns the ZMQ context."""
 
-    def __init__(self, *, keys: ClientKeys | None = None) -> None:
+    def __init__(self, *, keys: ClientKeys | None = None, max_links: int = 256) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        # A link has a socket and a monitor at either end of a pair.
+        self._context.max_sockets = max(_LEAST_SOCKETS, 4 * max_links)
         self._keys = keys
 
     def open_link(self, address: str) -> ZmqLink:

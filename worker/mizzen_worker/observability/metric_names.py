@@ -49,6 +49,10 @@ def _rank(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
     return Metric(name=name, kind=kind, meaning=meaning, process="rank", labels=labels)
 
 
+def _router(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, meaning=meaning, process="router", labels=labels)
+
+
 def _launcher(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
     return Metric(name=name, kind=kind, meaning=meaning, process="launcher", labels=labels)
 
@@ -142,6 +146,12 @@ ENGINE_HANDED_BACK = _rank(
     MetricKind.COUNTER,
     "Requests given back unfinished: queue full, draining or restarting.",
 )
+ROUTED_REQUESTS = _router(
+    "mizzen_routed_requests_total", MetricKind.COUNTER, "Requests given to one of the ranks."
+)
+TOKENIZERS_ATTACHED = _router(
+    "mizzen_tokenizers_attached", MetricKind.GAUGE, "Tokenizer processes that are connected."
+)
 PROCESS_UP = _launcher(
     "mizzen_process_up", MetricKind.GAUGE, "1 while a process of this pod runs.", "process"
 )
@@ -183,6 +193,8 @@ METRICS: tuple[Metric, ...] = (
     ENGINE_RETRACTIONS,
     ENGINE_PREEMPTIONS,
     ENGINE_HANDED_BACK,
+    ROUTED_REQUESTS,
+    TOKENIZERS_ATTACHED,
     PROCESS_UP,
     PROCESS_RESTARTS,
     PROCESS_STUCK,
