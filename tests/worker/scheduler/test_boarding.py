@@ -10,6 +10,7 @@ from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.boarding import MAX_EXAMINED
 from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS
+from mizzen_worker.scheduler.prefix_sharing import WORTH_TOKENS
 from mizzen_worker.scheduler.req import Req
 
 
@@ -95,17 +96,26 @@ def test_a_long_line_is_first_come_first_served_behind_what_is_examined() -> Non
 
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("max_chunk_tokens", [16, 48, 512])
-def test_a_common_prefix_is_computed_once(page_size: int, max_chunk_tokens: int) -> None:
-    harness = Harness(page_size=page_size, max_chunk_tokens=max_chunk_tokens, num_pages=1024)
+@pytest.mark.parametrize("delays", [None, 3])
+def test_a_common_prefix_is_computed_once(
+    page_size: int, max_chunk_tokens: int, delays: int | None
+) -> None:
+    harness = Harness(
+        page_size=page_size, max_chunk_tokens=max_chunk_tokens, num_pages=1024, delays=delays
+    )
     common = [*range(1, 61), *range(4)] * 3  # 192 tokens, whole pages of every size.
     tails = [[50 + number, number] for number in range(6)]
     for number, tail in enumerate(tails):
         harness.submit(
             make_submit(f"r{number}", common + tail, temperature=1.0, seed=number, ignore_eos=True)
         )
+        if number % 3 == 0:  # Some come while the first prefill is in flight.
+            harness.step()
     harness.run()
     harness.assert_all_served()
-    assert harness.loop.counters.prefilled_tokens == len(common) + sum(map(len, tails))
+    num_wasted = harness.loop.counters.prefilled_tokens - len(common) - sum(map(len, tails))
+    # With so small chunks the rest in flight may be too short to be worth waiting for.
+    assert 0 <= num_wasted < (WORTH_TOKENS if delays and max_chunk_tokens == 16 else 1)
     harness.assert_idle_and_whole()
 
 
@@ -370,6 +380,7 @@ def _play(policy: SchedulePolicy, seed: int) -> Harness:
         max_chunk_tokens=dice.choice((16, 32, 64)),
         policy=policy,
         ageing_s=dice.choice((0.0, 5.0, 40.0)),
+        delays=dice.choice((None, seed)),
     )
     heads = [[], list(range(1, 60)), list(range(1, 30)) * 2, [9] * 40]
     work = 0
@@ -415,7 +426,8 @@ def _play_all(seeds: range) -> dict[SchedulePolicy, int]:
     return preemptions
 
 
+@pytest.mark.timeout(600)
 def test_random_workloads_end_under_every_policy() -> None:
-    preemptions = _play_all(range(count(check=4, full=60)))
+    preemptions = _play_all(range(count(check=4, full=40)))
     assert preemptions.pop(SchedulePolicy.PRIORITY) > 0
     assert not any(preemptions.values())

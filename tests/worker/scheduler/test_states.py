@@ -38,13 +38,13 @@ def _steps(harness: Harness, count: int) -> None:
         harness.step()
 
 
-def _new() -> tuple[Harness, Attempt]:
-    harness = Harness()
+def _new(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(delays=delays)
     return harness, harness.submit(_subject(range(20)))
 
 
-def _waiting() -> tuple[Harness, Attempt]:
-    harness = Harness(max_slots=1)
+def _waiting(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(max_slots=1, delays=delays)
     _other(harness, "blocks", [1, 2])
     attempt = harness.submit(_subject(range(20)))
     _steps(harness, 3)
@@ -52,8 +52,8 @@ def _waiting() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _resuming() -> tuple[Harness, Attempt]:
-    harness = Harness(max_slots=1)
+def _resuming(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(max_slots=1, delays=delays)
     _other(harness, "blocks", [1, 2])
     submit = _subject(range(20))
     attempt = harness.submit(
@@ -64,8 +64,8 @@ def _resuming() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _following() -> tuple[Harness, Attempt]:
-    harness = Harness(max_chunk_tokens=16)
+def _following(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(max_chunk_tokens=16, delays=delays)
     _other(harness, "leads", range(100))
     attempt = harness.submit(_subject([*range(90), 7]))
     _steps(harness, 3)
@@ -73,8 +73,8 @@ def _following() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _chunking() -> tuple[Harness, Attempt]:
-    harness = Harness(max_chunk_tokens=16)
+def _chunking(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(max_chunk_tokens=16, delays=delays)
     attempt = harness.submit(_subject(range(100)))
     _other(harness, "waits", [*range(90), 7])
     _steps(harness, 3)
@@ -82,8 +82,8 @@ def _chunking() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _first_token() -> tuple[Harness, Attempt]:
-    harness = Harness(max_chunk_tokens=16)
+def _first_token(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(max_chunk_tokens=16, delays=delays)
     _other(harness, "decodes", [1, 2])
     _steps(harness, 3)
     attempt = harness.submit(_subject(range(16)))
@@ -92,8 +92,8 @@ def _first_token() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _decoding() -> tuple[Harness, Attempt]:
-    harness = Harness()
+def _decoding(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(delays=delays)
     _other(harness, "decodes", [1, 2])
     attempt = harness.submit(_subject(range(20)))
     _steps(harness, 7)
@@ -101,8 +101,8 @@ def _decoding() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _preempted() -> tuple[Harness, Attempt]:
-    harness = Harness(max_slots=1, policy=SchedulePolicy.PRIORITY)
+def _preempted(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(max_slots=1, policy=SchedulePolicy.PRIORITY, delays=delays)
     attempt = harness.submit(_subject(range(20)))
     _steps(harness, 7)
     _other(harness, "urgent", [1, 2], priority=1)
@@ -113,8 +113,8 @@ def _preempted() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-def _retracted() -> tuple[Harness, Attempt]:
-    harness = Harness(page_size=1, num_pages=110, max_chunk_tokens=32)
+def _retracted(delays: int | None) -> tuple[Harness, Attempt]:
+    harness = Harness(page_size=1, num_pages=110, max_chunk_tokens=32, delays=delays)
     for number in range(4):
         _other(harness, f"short{number}", [number], max_new_tokens=2)
     harness.run()
@@ -129,7 +129,7 @@ def _retracted() -> tuple[Harness, Attempt]:
     return harness, attempt
 
 
-STATES: tuple[Callable[[], tuple[Harness, Attempt]], ...] = (
+STATES: tuple[Callable[[int | None], tuple[Harness, Attempt]], ...] = (
     _new,
     _waiting,
     _resuming,
@@ -141,7 +141,13 @@ STATES: tuple[Callable[[], tuple[Harness, Attempt]], ...] = (
     _retracted,
 )
 in_every_state = pytest.mark.parametrize(
-    "reach", STATES, ids=[reach.__name__.strip("_") for reach in STATES]
+    ("reach", "delays"),
+    [(reach, delays) for delays in (None, 5) for reach in STATES],
+    ids=[
+        f"{reach.__name__.strip('_')}-{word}"
+        for word in ("settled", "in_flight")
+        for reach in STATES
+    ],
 )
 
 
@@ -160,16 +166,16 @@ def _assert_prefix(harness: Harness, attempt: Attempt) -> None:
 
 
 @in_every_state
-def test_left_alone_it_ends_with_its_tokens(reach) -> None:
-    harness, attempt = reach()
+def test_left_alone_it_ends_with_its_tokens(reach, delays) -> None:
+    harness, attempt = reach(delays)
     _serve_the_others(harness)
     assert attempt.finished.reason.kind is FinishKind.LENGTH
     assert attempt.output == harness.expected(attempt.submit)
 
 
 @in_every_state
-def test_abort(reach) -> None:
-    harness, attempt = reach()
+def test_abort(reach, delays) -> None:
+    harness, attempt = reach(delays)
     harness.abort(attempt)
     harness.abort(attempt)
     harness.step()
@@ -180,8 +186,8 @@ def test_abort(reach) -> None:
 
 
 @in_every_state
-def test_deadline(reach) -> None:
-    harness, attempt = reach()
+def test_deadline(reach, delays) -> None:
+    harness, attempt = reach(delays)
     if reach is _new:
         harness.step()
     harness.now = DEADLINE_S
@@ -192,8 +198,8 @@ def test_deadline(reach) -> None:
 
 
 @in_every_state
-def test_disconnect(reach) -> None:
-    harness, attempt = reach()
+def test_disconnect(reach, delays) -> None:
+    harness, attempt = reach(delays)
     harness.endpoint.newly_lost.append(PEER)
     harness.step()
     if reach is _new:  # Its peer was lost before it was read, and is taken for a new one.
@@ -221,8 +227,8 @@ def _go_on_elsewhere(attempt: Attempt) -> None:
 
 
 @in_every_state
-def test_drain_by_handing_back(reach) -> None:
-    harness, attempt = reach()
+def test_drain_by_handing_back(reach, delays) -> None:
+    harness, attempt = reach(delays)
     harness.control(Control(control_id=1, verb=ControlVerb.DRAIN))
     harness.step()
     (terminal,) = attempt.terminals
@@ -235,8 +241,8 @@ def test_drain_by_handing_back(reach) -> None:
 
 
 @in_every_state
-def test_drain_by_finishing(reach) -> None:
-    harness, attempt = reach()
+def test_drain_by_finishing(reach, delays) -> None:
+    harness, attempt = reach(delays)
     if reach is _new:
         harness.step()
     arguments = {"mode": DrainMode.FINISH.value}
@@ -247,8 +253,8 @@ def test_drain_by_finishing(reach) -> None:
 
 
 @in_every_state
-def test_the_deadline_of_a_drain(reach) -> None:
-    harness, attempt = reach()
+def test_the_deadline_of_a_drain(reach, delays) -> None:
+    harness, attempt = reach(delays)
     if reach is _new:
         harness.step()
     arguments = {"mode": DrainMode.FINISH.value, "deadline_s": "5"}
@@ -265,8 +271,8 @@ def test_the_deadline_of_a_drain(reach) -> None:
 
 
 @in_every_state
-def test_a_later_attempt_takes_over(reach) -> None:
-    harness, attempt = reach()
+def test_a_later_attempt_takes_over(reach, delays) -> None:
+    harness, attempt = reach(delays)
     harness.step()
     num_heard = len(attempt.output)
     again = harness.submit(
@@ -283,8 +289,8 @@ def test_a_later_attempt_takes_over(reach) -> None:
 
 
 @in_every_state
-def test_a_restart_sends_everybody_elsewhere(reach) -> None:
-    harness, attempt = reach()
+def test_a_restart_sends_everybody_elsewhere(reach, delays) -> None:
+    harness, attempt = reach(delays)
     if reach is _new:
         harness.step()
     harness.loop.announce_restart()
@@ -295,8 +301,8 @@ def test_a_restart_sends_everybody_elsewhere(reach) -> None:
 
 
 @in_every_state
-def test_a_flush_takes_nothing_from_anybody(reach) -> None:
-    harness, attempt = reach()
+def test_a_flush_takes_nothing_from_anybody(reach, delays) -> None:
+    harness, attempt = reach(delays)
     for _ in range(5):
         harness.control(Control(control_id=1, verb=ControlVerb.FLUSH_CACHE))
         harness.step()

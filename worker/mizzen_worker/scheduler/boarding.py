@@ -81,20 +81,21 @@ class Boarding:
             num_reserved += self._reserved_pages(req)
         return boarded
 
-    def may_preempt(self) -> bool:
-        """Tell whether somebody waits that is more urgent than somebody that runs."""
+    def choose_to_preempt(self, now: float) -> tuple[Req, list[Req]] | None:
+        """Give the most urgent waiting request and those that have to leave for it, if any.
+
+        Changes nothing. O(running) where somebody could have to leave, else almost free.
+        """
         first = self._roster.waiting.front(1)
         if not self._is_preemptive or not first:
-            return False
-        priority = first[0].standing.priority
-        return any(other.standing.priority < priority for other in self._roster.running)
-
-    def choose_to_preempt(self, now: float) -> tuple[Req, list[Req]] | None:
-        """Give the most urgent waiting request and those that have to leave for it, if any."""
-        if not self.may_preempt():
             return None
-        running = self._roster.running
-        (req,) = self._roster.waiting.front(1)
+        req, running = first[0], self._roster.running
+        priority = req.standing.priority
+        if not any(
+            other.standing.priority < priority and not self._is_protected(other, now)
+            for other in running
+        ):
+            return None
         match = self._residency.match(req)
         sharing = PrefixSharing(running, page_size=self._page_size)
         if sharing.is_worth_waiting(req, match.num_pages):
@@ -105,7 +106,7 @@ class Boarding:
         chosen = choose_occupants(
             self._budget(self._max_chunk_tokens - num_in_chunks, num_reserved),
             self._candidate(req, match),
-            req.standing.priority,
+            priority,
             occupants,
         )
         if not chosen:
@@ -167,7 +168,6 @@ class Boarding:
 
     def _occupant(self, req: Req, num_matched: int, now: float) -> Occupant:
         _, lease = req.held()
-        is_tired = req.num_preempted >= MAX_PREEMPTIONS
         return Occupant(
             order=req.order,
             priority=req.standing.priority,
@@ -175,8 +175,11 @@ class Boarding:
             num_pages=self._cache.num_returned(lease, num_kept=num_matched),
             num_reserved=self._reserved_pages(req),
             num_chunk_tokens=_num_to_prefill(req),
-            is_protected=is_tired or self._is_overdue(req, now),
+            is_protected=self._is_protected(req, now),
         )
+
+    def _is_protected(self, req: Req, now: float) -> bool:
+        return req.num_preempted >= MAX_PREEMPTIONS or self._is_overdue(req, now)
 
     def _enter(self, req: Req, match: Match) -> None:
         is_first_time = req.num_cached is None

@@ -154,10 +154,11 @@ class SchedulerLoop:
                 self._ending.hand_back(req, HandBackCause.DRAINING)
 
     def _launch(self) -> bool:
-        if self._pipeline.num_in_flight and self._planner.must_settle():
+        now = self._clock()
+        if self._pipeline.num_in_flight and self._planner.must_settle(now):
             self._settle_all()
         is_settled = self._pipeline.num_in_flight == 0
-        plan = self._planner.plan(self._clock(), is_settled=is_settled)
+        plan = self._planner.plan(now, is_settled=is_settled)
         self._state.counters.retractions += plan.num_retracted
         self._state.counters.preemptions += plan.num_preempted
         return not plan.is_empty and self._pipeline.launch(plan)

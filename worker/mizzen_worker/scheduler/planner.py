@@ -80,7 +80,7 @@ class Planner:
         self._boarding = Boarding(state)
         self._max_chunk_tokens = state.settings.max_chunk_tokens
 
-    def must_settle(self) -> bool:
+    def must_settle(self, now: float) -> bool:
         """Tell whether steps in flight must settle before the next one can be planned.
 
         So it is where somebody may be sent back (it would lose the token in flight), and where a
@@ -90,7 +90,7 @@ class Planner:
         return (
             len(self._book.short(due)) > self._cache.num_available
             or self._book.has_unknown_input(due)
-            or self._boarding.may_preempt()
+            or self._boarding.choose_to_preempt(now) is not None
         )
 
     def plan(self, now: float, *, is_settled: bool) -> Plan:
@@ -100,7 +100,7 @@ class Planner:
         """
         num_retracted = self._grow_decodes(now)
         urgent, num_preempted = None, 0
-        if num_retracted == 0:
+        if num_retracted == 0 and is_settled:
             urgent, num_preempted = self._preempt(now)
         due = self._book.due()
         extends = self._continue_prefills()

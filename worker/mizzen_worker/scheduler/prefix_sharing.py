@@ -1,14 +1,15 @@
 """Owns the rule that a prefix which is being computed is not computed twice; launches nothing.
 
 A waiting request whose prompt goes on like that of a running prefill, beyond what is cached, waits
-until that one has cached the shared part. It waits for a running request only, which gets on or
-leaves: no deadlock. What it waits for is remembered, so that prompts are compared once.
+until that one has cached the shared part; a prefill in flight has not cached it yet. It waits for a
+running request only, which gets on or leaves: no deadlock. What it waits for is remembered, so that
+prompts are compared once.
 """
 
 from collections.abc import Iterable
 
 from mizzen_worker.cache.page_key import common_prefix_pages
-from mizzen_worker.scheduler.req import Req, ReqState
+from mizzen_worker.scheduler.req import Req
 
 WORTH_TOKENS = 32
 """Shared tokens from which on waiting is better than computing them again."""
@@ -22,7 +23,8 @@ class PrefixSharing:
         # By namespace and first page: only those can share anything.
         self._leaders: dict[bytes, list[Req]] = {}
         for req in running:
-            if req.state is ReqState.PREFILLING:
+            _, lease = req.held()
+            if lease.num_tree < req.num_prefill // page_size:
                 self.add(req)
 
     def add(self, req: Req) -> None:
@@ -42,7 +44,7 @@ class PrefixSharing:
         # The last token of a request is always computed, so its page is not worth waiting for.
         key = req.key(req.num_matchable, page_size=self._page_size)
         for leader in leaders:
-            leader_key = leader.key(leader.num_tokens, page_size=self._page_size)
+            leader_key = leader.key(leader.num_prefill, page_size=self._page_size)
             num_shared = common_prefix_pages(key, leader_key, page_size=self._page_size)
             if (num_shared - num_matched) * self._page_size >= WORTH_TOKENS:
                 req.leader, req.num_leader_pages = leader, num_shared

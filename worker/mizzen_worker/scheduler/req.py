@@ -78,6 +78,7 @@ class Req:
         "num_cached",
         "num_leader_pages",
         "num_preempted",
+        "num_prefill",
         "num_prompt",
         "num_reported",
         "order",
@@ -126,6 +127,8 @@ class Req:
         """Output tokens that the peer has, or that are queued for it."""
         self.num_cached: int | None = None
         """Prompt tokens found in the cache at the first admission; None before it."""
+        self.num_prefill = 0
+        """Tokens that were known when it was last admitted: their KV is cached in the end."""
         self.num_preempted = 0
         self.known: Match | None = None
         """While waiting: what of it was cached when last looked."""

@@ -67,6 +67,7 @@ class Residency:
             match, priority=req.cache_priority, num_prompt_tokens=req.num_prompt
         )
         req.known = None
+        req.num_prefill = req.num_tokens
         num_kv = match.num_pages * self._page_size
         self.book.enter(slot, req, num_kv=num_kv)
         req.kv_lengths = self.book.num_kv
