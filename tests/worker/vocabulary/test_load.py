@@ -91,7 +91,12 @@ def test_bos_is_added_where_the_file_says_so(tmp_path: Path) -> None:
     ("changes", "sentence"),
     [
         ({"tokenizer.ggml.pre": "klingon"}, "tokenizer.ggml.pre is 'klingon', which is none of"),
-        ({"tokenizer.ggml.model": "llama"}, "only 'gpt2'"),
+        ({"tokenizer.ggml.model": "bert"}, "only 'gpt2' (byte-level BPE) and 'llama'"),
+        ({"tokenizer.ggml.model": "llama"}, "tokenizer.ggml.scores is missing"),
+        (
+            {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [1, 2]},
+            "has not one number for each token",
+        ),
         ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens is missing"),
         ({"tokenizer.ggml.merges": ["ab"]}, "which is no pair"),
     ],

@@ -1,13 +1,14 @@
-"""Owns making a byte-level BPE tokenizer out of GGUF metadata; owns no files.
+"""Owns making a tokenizer out of GGUF metadata; owns no files.
 
-GGUF names the pre-tokenizer instead of describing it; the table below says what each name means.
-A name that is not in it is refused, because a wrong split gives other tokens without any error.
+Two families: byte-level BPE ("gpt2"), made here, and SentencePiece BPE with scores ("llama"). GGUF
+names the pre-tokenizer of the first instead of describing it; the table below says what each name
+means. A name that is not in it is refused, because a wrong split gives other tokens without any
+error.
 """
 
 from dataclasses import dataclass
 
 from tokenizers import (
-    AddedToken,
     Regex,
     Tokenizer,
     decoders,
@@ -19,9 +20,12 @@ from tokenizers import (
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.vocabulary.gguf_metadata import MetadataValue
-
-_TYPE_CONTROL = 3
-_TYPE_USER_DEFINED = 4
+from mizzen_worker.vocabulary.gguf_sentencepiece import sentencepiece_from_gguf
+from mizzen_worker.vocabulary.gguf_special_tokens import (
+    add_special_tokens,
+    bos_template,
+    strings,
+)
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
@@ -60,13 +64,21 @@ _PRE_TO_SPLIT = {
 
 def tokenizer_from_gguf(metadata: dict[str, MetadataValue], *, source: str) -> Tokenizer:
     """Build the tokenizer; raises ``ModelLoadError`` naming the key that does not work."""
-    family = metadata.get("tokenizer.ggml.model")
-    if family != "gpt2":
-        msg = (
-            f"{source}: tokenizer.ggml.model is {family!r} and only 'gpt2' (byte-level BPE) can be "
-            "extracted; put the model's tokenizer.json beside the file"
-        )
-        raise ModelLoadError(msg)
+    match metadata.get("tokenizer.ggml.model"):
+        case "gpt2":
+            return _byte_level(metadata, source)
+        case "llama":
+            return sentencepiece_from_gguf(metadata, source=source)
+        case family:
+            msg = (
+                f"{source}: tokenizer.ggml.model is {family!r} and only 'gpt2' (byte-level BPE) "
+                "and 'llama' (SentencePiece BPE) can be extracted; put the model's tokenizer.json "
+                "beside the file"
+            )
+            raise ModelLoadError(msg)
+
+
+def _byte_level(metadata: dict[str, MetadataValue], source: str) -> Tokenizer:
     pre = metadata.get("tokenizer.ggml.pre", "gpt-2")
     split = _PRE_TO_SPLIT.get(str(pre))
     if split is None:
@@ -88,18 +100,11 @@ def tokenizer_from_gguf(metadata: dict[str, MetadataValue], *, source: str) -> T
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = _pre_tokenizer(split)
     tokenizer.decoder = decoders.ByteLevel()
-    _add_special_tokens(tokenizer, tokens, metadata)
-    _add_bos(tokenizer, tokens, metadata)
+    add_special_tokens(tokenizer, tokens, metadata)
+    byte_level = processors.ByteLevel(trim_offsets=False)
+    bos = bos_template(tokens, metadata, is_default=False)
+    tokenizer.post_processor = byte_level if bos is None else processors.Sequence([byte_level, bos])
     return tokenizer
-
-
-def strings(metadata: dict[str, MetadataValue], key: str, *, source: str) -> list[str]:
-    """Give a metadata list of strings; raises ``ModelLoadError`` when it is none."""
-    value = metadata.get(key)
-    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-        msg = f"{source}: {key} is missing or no list of strings; convert it again"
-        raise ModelLoadError(msg)
-    return [str(entry) for entry in value]
 
 
 def _pair(merge: str, source: str) -> tuple[str, str]:
@@ -118,30 +123,3 @@ def _pre_tokenizer(split: _Split) -> pre_tokenizers.PreTokenizer:
         steps.append(pre_tokenizers.Split(Regex(split.pattern), behavior="isolated"))
     steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split.pattern is None))
     return pre_tokenizers.Sequence(steps)
-
-
-def _add_special_tokens(
-    tokenizer: Tokenizer, tokens: list[str], metadata: dict[str, MetadataValue]
-) -> None:
-    kinds = metadata.get("tokenizer.ggml.token_type")
-    if not isinstance(kinds, list):
-        return
-    for token, kind in zip(tokens, kinds, strict=False):
-        if kind == _TYPE_CONTROL:
-            tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
-        elif kind == _TYPE_USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
-
-
-def _add_bos(tokenizer: Tokenizer, tokens: list[str], metadata: dict[str, MetadataValue]) -> None:
-    byte_level = processors.ByteLevel(trim_offsets=False)
-    bos_id = metadata.get("tokenizer.ggml.bos_token_id")
-    is_added = metadata.get("tokenizer.ggml.add_bos_token") is True
-    if not is_added or not isinstance(bos_id, int) or not 0 <= bos_id < len(tokens):
-        tokenizer.post_processor = byte_level
-        return
-    bos = tokens[bos_id]
-    template = processors.TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, bos_id)]
-    )
-    tokenizer.post_processor = processors.Sequence([byte_level, template])

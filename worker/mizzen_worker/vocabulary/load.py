@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.vocabulary.gguf_metadata import MetadataValue, read_gguf_metadata
-from mizzen_worker.vocabulary.gguf_tokenizer import strings, tokenizer_from_gguf
+from mizzen_worker.vocabulary.gguf_special_tokens import strings
+from mizzen_worker.vocabulary.gguf_tokenizer import tokenizer_from_gguf
 from mizzen_worker.vocabulary.json_file import read_json_object
 
 TOKENIZER_FILE = "tokenizer.json"

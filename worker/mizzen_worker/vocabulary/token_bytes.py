@@ -5,7 +5,7 @@ SentencePiece-style vocabularies with byte fallback, which are the two kinds rea
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,21 +42,12 @@ class TokenBytes:
 def token_bytes_of(tokenizer_json: str) -> TokenBytes:
     """Read them from the text of a ``tokenizer.json``; raises ``ModelLoadError``."""
     description: dict[str, Any] = json.loads(tokenizer_json)
-    kinds = _decoder_kinds(description.get("decoder"))
-    vocab: dict[str, int] = description["model"]["vocab"]
-    if "ByteLevel" in kinds:
-        to_bytes = _byte_level_reader()
-    elif kinds & {"Metaspace", "ByteFallback"}:
-        to_bytes = _metaspace_bytes
-    else:
-        msg = (
-            f"tokenizer.json: a decoder of {sorted(kinds) or 'no kind'} cannot be read; only "
-            "byte-level and byte-fallback vocabularies can"
-        )
-        raise ModelLoadError(msg)
+    steps = _decoder_steps(description.get("decoder"))
     added = description.get("added_tokens") or []
+    vocab = _ids_by_token(description["model"]["vocab"])
     num_tokens = 1 + max([*vocab.values(), *(int(entry["id"]) for entry in added)], default=0)
     bytes_by_id = [b""] * num_tokens
+    to_bytes = _reader(steps)
     for token, index in vocab.items():
         bytes_by_id[index] = to_bytes(token)
     for entry in added:
@@ -64,19 +55,48 @@ def token_bytes_of(tokenizer_json: str) -> TokenBytes:
     return TokenBytes(
         bytes_by_id=bytes_by_id,
         special_ids=frozenset(int(entry["id"]) for entry in added if entry["special"]),
-        is_first_space_dropped="ByteLevel" not in kinds and bool(kinds & {"Strip", "Metaspace"}),
+        is_first_space_dropped=any(map(_drops_first_space, steps)),
     )
 
 
-def _decoder_kinds(decoder: Mapping[str, Any] | None) -> set[str]:
+def _ids_by_token(vocab: Mapping[str, int] | Sequence[tuple[str, float]]) -> Mapping[str, int]:
+    """Unify BPE's map of ids with Unigram's list of tokens and scores."""
+    if isinstance(vocab, Mapping):
+        return vocab
+    return {token: index for index, (token, _score) in enumerate(vocab)}
+
+
+def _decoder_steps(decoder: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     if decoder is None:
-        return set()
-    if decoder["type"] != "Sequence":
-        return {str(decoder["type"])}
-    return {str(part["type"]) for part in decoder["decoders"]}
+        return ()
+    steps: Sequence[Mapping[str, Any]] = (
+        decoder["decoders"] if decoder["type"] == "Sequence" else (decoder,)
+    )
+    return steps
 
 
-def _byte_level_reader() -> Any:
+def _drops_first_space(step: Mapping[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        return bool(step.get("prepend_scheme", "always") != "never")
+    return bool(step["type"] == "Strip" and step["content"] == " " and step["start"] > 0)
+
+
+def _reader(steps: Sequence[Mapping[str, Any]]) -> Callable[[str], bytes]:
+    kinds = {str(step["type"]) for step in steps}
+    if "ByteLevel" in kinds:
+        return _byte_level_reader()
+    if "ByteFallback" in kinds:
+        return _metaspace_or_byte
+    if "Metaspace" in kinds:
+        return _metaspace_bytes
+    msg = (
+        f"tokenizer.json: a decoder of {sorted(kinds) or 'no kind'} cannot be read; only "
+        "byte-level and byte-fallback vocabularies can"
+    )
+    raise ModelLoadError(msg)
+
+
+def _byte_level_reader() -> Callable[[str], bytes]:
     byte_by_char = _byte_by_char()
 
     def to_bytes(token: str) -> bytes:
@@ -97,7 +117,11 @@ def _byte_by_char() -> dict[str, int]:
     return byte_by_char
 
 
-def _metaspace_bytes(token: str) -> bytes:
+def _metaspace_or_byte(token: str) -> bytes:
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
+    return _metaspace_bytes(token)
+
+
+def _metaspace_bytes(token: str) -> bytes:
     return token.replace(_METASPACE, " ").encode()
