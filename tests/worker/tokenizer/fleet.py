@@ -210,7 +210,7 @@ class ModelWorker:
 class SchedulerWorker:
     """Implements ``FleetWorker`` with the scheduler itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_overlapped: bool) -> None:
         self.endpoint = RecordingEndpoint()
         limits = RunnerLimits(
             max_slots=4, num_pages=64, page_size=4, context_length=128, vocab_size=VOCAB_SIZE
@@ -227,6 +227,7 @@ class SchedulerWorker:
                 max_queued=64,
                 max_chunk_tokens=8,
                 max_idle_wait_s=0.0,
+                is_overlapped=is_overlapped,
                 is_audited=True,
             ),
         )

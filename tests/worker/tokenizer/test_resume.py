@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.worker.byte_vocabulary import EOS_ID, VOCAB_SIZE
-from tests.worker.fake_runner import expected_output
+from tests.worker.fake_model import expected
 from tests.worker.tokenizer.fleet import (
     TABLE,
     Fleet,
@@ -224,16 +224,21 @@ def test_siblings_of_one_prompt_are_resumed_each_with_its_own_seed() -> None:
 
 
 @pytest.mark.parametrize("loss", ["kill", "drain", "restart"])
-@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"seed": 7, "min_new_tokens": 9}])
-def test_the_scheduler_goes_on_from_every_token_that_another_one_gave(loss: str, sampling) -> None:
-    wanted = _wanted(**sampling, max_new_tokens=12)
-    expected = expected_output(
+@pytest.mark.parametrize(
+    "sampling", [*SAMPLINGS, {"repetition_penalty": 1.5, "presence_penalty": 1.0}]
+)
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_the_scheduler_goes_on_from_every_token_that_another_one_gave(
+    loss: str, sampling, *, is_overlapped: bool
+) -> None:
+    wanted = _wanted(**sampling)
+    whole = expected(
         wanted.prompt_ids, wanted.sampling, vocab_size=VOCAB_SIZE, eos_token_ids=(EOS_ID,)
     )
 
     def scenario() -> None:
-        for num_turns in range(14):
-            fleet = Fleet(SchedulerWorker)
+        for num_turns in range(16):
+            fleet = Fleet(lambda: SchedulerWorker(is_overlapped=is_overlapped))
             reader = fleet.submit(wanted)
             for _ in range(num_turns):
                 fleet.turn()
@@ -243,8 +248,12 @@ def test_the_scheduler_goes_on_from_every_token_that_another_one_gave(loss: str,
                 fleet.deliver(worker)
                 fleet.kill(worker)
             fleet.run_to_end()
-            assert reader.token_ids == expected
-            assert reader.text == _decoded(expected)
+            assert reader.token_ids == whole.output
+            is_stopped = reader.final is not None and reader.final.kind is FinishKind.STOP
+            assert reader.text == _decoded(whole.output[:-1] if is_stopped else whole.output)
+            assert [(one.logprob, one.top) for one in reader.logprobs] == whole.scores
+            scores = [(one.logprob, one.top) for one in reader.prompt_logprobs]
+            assert scores == whole.prompt_scores
 
     in_loop(scenario)
 
