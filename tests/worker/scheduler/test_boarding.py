@@ -6,6 +6,7 @@ import pytest
 from tests.scale import count
 from tests.worker.scheduler.harness import Attempt, Harness, make_submit
 
+from mizzen_worker.contracts.messages import HandBack, HandBackCause
 from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.boarding import MAX_EXAMINED
@@ -176,7 +177,7 @@ def test_a_follower_goes_on_when_its_leader_ends(how: str) -> None:
     leader = harness.submit(make_submit("leader", range(100), deadline_s=deadline_s))
     follower = harness.submit(make_submit("follower", range(100)))
     harness.step()
-    assert _live(harness, "follower").leader is _live(harness, "leader")
+    assert _live(harness, "follower").memo.leader is _live(harness, "leader")
     if how == "abort":
         harness.abort(leader)
     elif how == "deadline":
@@ -341,6 +342,44 @@ def test_an_overdue_request_is_not_preempted() -> None:
     harness.run()
     harness.assert_all_served()
     assert harness.loop.counters.preemptions == 0
+
+
+def test_an_urgent_newcomer_takes_the_place_of_the_last_in_a_full_line() -> None:
+    harness = Harness(max_slots=1, max_queued=2, policy=SchedulePolicy.PRIORITY, ageing_s=9.0)
+    harness.submit(make_submit("runs", [1], priority=9, ignore_eos=True))
+    harness.step()
+    waiting = [harness.submit(make_submit(f"w{i}", [2, i], priority=i)) for i in (2, 1)]
+    harness.step()
+    refused = harness.submit(make_submit("equal", [3], priority=1))
+    urgent = harness.submit(make_submit("urgent", [4], priority=3))
+    harness.step()
+    assert not waiting[0].terminals
+    for attempt in (refused, waiting[1]):
+        (terminal,) = attempt.terminals
+        assert isinstance(terminal, HandBack)
+        assert terminal.cause is HandBackCause.QUEUE_FULL
+        assert 1 <= (terminal.retry_after_s or 0) <= 60
+    harness.now = 10.0  # Those that wait are overdue: nobody takes their place any more.
+    late = harness.submit(make_submit("late", [5], priority=8))
+    harness.step()
+    assert isinstance(late.terminals[0], HandBack)
+    harness.run()
+    assert urgent.output == harness.expected(urgent.submit)
+    assert waiting[0].output == harness.expected(waiting[0].submit)
+
+
+def test_a_request_that_was_served_already_keeps_its_place_in_a_full_line() -> None:
+    harness = Harness(max_slots=1, max_queued=1, policy=SchedulePolicy.PRIORITY)
+    victim = harness.submit(make_submit("victim", [1], ignore_eos=True))
+    harness.step()
+    harness.submit(make_submit("urgent", [2], priority=1, ignore_eos=True))
+    harness.step()
+    assert harness.loop.counters.preemptions == 1
+    refused = harness.submit(make_submit("more", [3], priority=2))
+    harness.step()
+    assert isinstance(refused.terminals[0], HandBack)
+    harness.run()
+    assert victim.output == harness.expected(victim.submit)
 
 
 # Fairness.

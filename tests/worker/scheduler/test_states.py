@@ -69,7 +69,7 @@ def _following(delays: int | None) -> tuple[Harness, Attempt]:
     _other(harness, "leads", range(100))
     attempt = harness.submit(_subject([*range(90), 7]))
     _steps(harness, 3)
-    assert _live(harness).leader is _live(harness, "leads")
+    assert _live(harness).memo.leader is _live(harness, "leads")
     return harness, attempt
 
 

@@ -184,7 +184,6 @@ class Boarding:
     def _enter(self, req: Req, match: Match) -> None:
         is_first_time = req.num_cached is None
         self._residency.enter(req, match)
-        req.leader = None
         if is_first_time:
             self._counters.prompt_tokens += req.num_prompt
             self._counters.cached_tokens += req.num_cached or 0

@@ -31,11 +31,13 @@ class Ending:
         self._state.counters.finished_requests[reason.kind] += 1
         self._state.outbox.report_finished(req, reason)
 
-    def hand_back(self, req: Req, cause: HandBackCause) -> None:
+    def hand_back(
+        self, req: Req, cause: HandBackCause, *, retry_after_s: float | None = None
+    ) -> None:
         """End with ``HandBack``: the request goes on elsewhere."""
         self._leave(req, ReqState.HANDED_BACK, is_cached=True)
         self._state.counters.handed_back_requests += 1
-        self._state.outbox.report_handed_back(req, cause)
+        self._state.outbox.report_handed_back(req, cause, retry_after_s)
 
     def abandon(self, req: Req) -> None:
         """End without a word: the peer is gone."""

@@ -58,9 +58,11 @@ class Outbox:
         )
         self._terminals.append((req.peer, message))
 
-    def report_handed_back(self, req: Req, cause: HandBackCause) -> None:
+    def report_handed_back(
+        self, req: Req, cause: HandBackCause, retry_after_s: float | None
+    ) -> None:
         """Queue the one terminal event of an attempt that goes back unfinished."""
-        self._terminals.append((req.peer, _hand_back(req, cause)))
+        self._terminals.append((req.peer, _hand_back(req, cause, retry_after_s)))
 
     def send_hand_backs(self, reqs: Iterable[Req], cause: HandBackCause) -> None:
         """Send a terminal event for each at once, and in place of every queued terminal event.
@@ -100,5 +102,10 @@ class Outbox:
         self._terminals.clear()
 
 
-def _hand_back(req: Req, cause: HandBackCause) -> HandBack:
-    return HandBack(request_id=req.request_id, generation=req.generation, cause=cause)
+def _hand_back(req: Req, cause: HandBackCause, retry_after_s: float | None = None) -> HandBack:
+    return HandBack(
+        request_id=req.request_id,
+        generation=req.generation,
+        cause=cause,
+        retry_after_s=retry_after_s,
+    )

@@ -33,11 +33,12 @@ class PrefixSharing:
 
     def is_worth_waiting(self, req: Req, num_matched: int) -> bool:
         """Decide whether a request with ``num_matched`` cached pages should wait for a prefill."""
-        if req.leader is not None:
-            lease = req.leader.lease
-            if lease is not None and lease.num_tree < req.num_leader_pages:
+        memo = req.memo
+        if memo.leader is not None:
+            lease = memo.leader.lease
+            if lease is not None and lease.num_tree < memo.num_leader_pages:
                 return True
-            req.leader = None
+            memo.leader = None
         leaders = self._leaders.get(self._first_page(req))
         if leaders is None:
             return False
@@ -47,7 +48,7 @@ class PrefixSharing:
             leader_key = leader.key(leader.num_prefill, page_size=self._page_size)
             num_shared = common_prefix_pages(key, leader_key, page_size=self._page_size)
             if (num_shared - num_matched) * self._page_size >= WORTH_TOKENS:
-                req.leader, req.num_leader_pages = leader, num_shared
+                memo.leader, memo.num_leader_pages = leader, num_shared
                 return True
         return False
 

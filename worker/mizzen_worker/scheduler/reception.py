@@ -154,10 +154,8 @@ class Reception:
         self._endpoint.send(peer, hello)
 
     def _submit(self, peer: PeerId, submit: Submit) -> None:
-        cause = self._handback_cause()
-        if cause is not None:
-            self._state.counters.handed_back_requests += 1
-            self._send_back(peer, submit, cause)
+        if self.drain is not None:
+            self._send_back(peer, submit, HandBackCause.DRAINING)
             return
         live = self._state.roster.get(submit.request_id)
         if live is not None:
@@ -172,16 +170,33 @@ class Reception:
         if reason is not None:
             self._refuse(peer, submit, reason)
             return
+        if self._is_full() and not self._make_room(submit):
+            self._send_back(peer, submit, HandBackCause.QUEUE_FULL)
+            return
         self._accept(peer, submit)
 
-    def _handback_cause(self) -> HandBackCause | None:
-        if self.drain is not None:
-            return HandBackCause.DRAINING
+    def _is_full(self) -> bool:
         roster = self._state.roster
         num_startable = self._state.max_running - len(roster.running)
-        if len(roster.waiting) >= self._state.settings.max_queued + num_startable:
-            return HandBackCause.QUEUE_FULL
-        return None
+        return len(roster.waiting) >= self._state.settings.max_queued + num_startable
+
+    def _make_room(self, submit: Submit) -> bool:
+        """Give the last of the line back for a more urgent newcomer, unless it has been served."""
+        if self._state.settings.policy is not SchedulePolicy.PRIORITY:
+            return False
+        last = self._state.roster.waiting.last()
+        if last is None or last.num_cached is not None or last.num_output:
+            return False
+        overdue_before = self._clock() - self._state.settings.ageing_s
+        if last.standing.priority >= submit.priority or last.arrived_at < overdue_before:
+            return False
+        self._ending.hand_back(last, HandBackCause.QUEUE_FULL, retry_after_s=self._retry_after_s())
+        return True
+
+    def _retry_after_s(self) -> float:
+        return self._state.wait_prediction.seconds(
+            num_ahead=len(self._state.roster.waiting), now=self._clock()
+        )
 
     def _accept(self, peer: PeerId, submit: Submit) -> None:
         self._num_arrived += 1
@@ -227,16 +242,13 @@ class Reception:
         self._endpoint.send(peer, finished)
 
     def _send_back(self, peer: PeerId, submit: Submit, cause: HandBackCause) -> None:
-        retry_after_s = None
-        if cause is HandBackCause.QUEUE_FULL:
-            retry_after_s = self._state.wait_prediction.seconds(
-                num_ahead=len(self._state.roster.waiting), now=self._clock()
-            )
+        self._state.counters.handed_back_requests += 1
+        is_full = cause is HandBackCause.QUEUE_FULL
         message = HandBack(
             request_id=submit.request_id,
             generation=submit.generation,
             cause=cause,
-            retry_after_s=retry_after_s,
+            retry_after_s=self._retry_after_s() if is_full else None,
         )
         self._endpoint.send(peer, message)
 

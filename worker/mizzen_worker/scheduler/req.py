@@ -13,22 +13,21 @@ through ``move`` only; ``order`` is given once, so a retracted request keeps its
 
 import enum
 from array import array
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey, page_key
+from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Generation, PeerId, RequestId, SlotIndex, TokenId
 from mizzen_worker.contracts.messages import Submit, TokenLogprob
 from mizzen_worker.contracts.request import SamplingParams, Usage
 from mizzen_worker.scheduler.policies import Standing
-
-if TYPE_CHECKING:
-    from mizzen_worker.cache.results import Match
 
 
 class ReqState(enum.Enum):
@@ -57,6 +56,18 @@ _LEGAL_MOVES: dict[ReqState, frozenset[ReqState]] = {
 }
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class WaitingMemo:
+    """What was found out about a request while it waits; it only saves finding it out again."""
+
+    match: Match | None = None
+    """What of it was cached when last looked."""
+    leader: "Req | None" = None
+    """The running request that computes this one's next pages."""
+    num_leader_pages: int = 0
+    """Once the leader has cached so many, nothing of it is worth waiting for."""
+
+
 class Req:
     """One attempt of one request on this worker."""
 
@@ -67,16 +78,14 @@ class Req:
         "cache_priority",
         "deadline",
         "generation",
-        "known",
         "kv_lengths",
-        "leader",
         "lease",
         "max_tokens",
+        "memo",
         "namespace",
         "needs_cpu_token",
         "next_score",
         "num_cached",
-        "num_leader_pages",
         "num_preempted",
         "num_prefill",
         "num_prompt",
@@ -130,12 +139,7 @@ class Req:
         self.num_prefill = 0
         """Tokens that were known when it was last admitted: their KV is cached in the end."""
         self.num_preempted = 0
-        self.known: Match | None = None
-        """While waiting: what of it was cached when last looked."""
-        self.leader: Req | None = None
-        """While waiting: the running request that computes this one's next pages."""
-        self.num_leader_pages = 0
-        """Once the leader has cached so many, nothing of it is worth waiting for."""
+        self.memo = WaitingMemo()
         self.next_score = _first_score(submit)
         """Index of the next prompt token to be scored; ``num_prompt`` when none is."""
         self.state = ReqState.WAITING

@@ -21,7 +21,7 @@ from mizzen_worker.contracts.batch import BoolArray, PageWrite
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.request_table import RequestTable
-from mizzen_worker.scheduler.req import Req, ReqState
+from mizzen_worker.scheduler.req import Req, ReqState, WaitingMemo
 from mizzen_worker.scheduler.slot_book import SlotBook
 
 
@@ -53,11 +53,11 @@ class Residency:
         The answer is remembered: it is free while the tree stays the same, and else costs what is
         new below it.
         """
-        known = req.known
-        if known is None or known.epoch != self.cache.epoch:
+        match = req.memo.match
+        if match is None or match.epoch != self.cache.epoch:
             key = req.key(req.num_matchable, page_size=self._page_size)
-            req.known = known = self.cache.match(key, known)
-        return known
+            req.memo.match = match = self.cache.match(key, match)
+        return match
 
     def enter(self, req: Req, match: Match) -> None:
         """WAITING to PREFILLING: take a slot and lease the cached prefix."""
@@ -66,7 +66,7 @@ class Residency:
         req.lease = self.cache.open(
             match, priority=req.cache_priority, num_prompt_tokens=req.num_prompt
         )
-        req.known = None
+        req.memo = WaitingMemo()
         req.num_prefill = req.num_tokens
         num_kv = match.num_pages * self._page_size
         self.book.enter(slot, req, num_kv=num_kv)

@@ -34,6 +34,10 @@ class WaitingLine:
         """Give the first few by standing."""
         return self._by_standing[:limit]
 
+    def last(self) -> Req | None:
+        """Give the last by standing."""
+        return self._by_standing[-1] if self._by_standing else None
+
     def oldest(self, limit: int) -> Iterator[Req]:
         """Give the first few by age."""
         return islice(self._by_age, limit)
