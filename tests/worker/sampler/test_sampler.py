@@ -5,10 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from tests.scale import count
 from tests.worker.sampler.exact_distribution import Row, exact_distribution, sampling_batch
 
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.sampler import sampler
 from mizzen_worker.sampler.sampler import Sampled, sample
 
@@ -49,16 +52,25 @@ LEAST_P_VALUE = 1e-4
 """Seeds are fixed, so a case passes always or never; of wrong samplers, one in 10,000 would."""
 
 
-def choose(logits: np.ndarray | torch.Tensor, rows: list[Row]) -> Sampled:
+EVERY_SET = pytest.mark.parametrize("instruction_set", [None, *INSTRUCTION_SETS])
+"""None is torch."""
+
+
+def choose(
+    logits: np.ndarray | torch.Tensor, rows: list[Row], instruction_set: str | None = None
+) -> Sampled:
     """Sample copies of [vocab] logits, or [n, vocab] as they are."""
     given = torch.as_tensor(logits)
     rows_of_logits = given.expand(len(rows), -1) if given.dim() == 1 else given
-    return sample(rows_of_logits.clone(), sampling_batch(rows, given.shape[-1]))
+    return sample(rows_of_logits.clone(), sampling_batch(rows, given.shape[-1]), instruction_set)
 
 
-def draw_counts(row: Row, logits: np.ndarray, num_draws: int) -> np.ndarray:
+def draw_counts(
+    row: Row, logits: np.ndarray, num_draws: int, instruction_set: str | None = None
+) -> np.ndarray:
     """How often each id was drawn in ``num_draws`` draws."""
-    chosen = choose(logits, [replace(row, position=i) for i in range(num_draws)])
+    rows = [replace(row, position=i) for i in range(num_draws)]
+    chosen = choose(logits, rows, instruction_set)
     assert chosen.is_valid.all()
     return np.bincount(chosen.tokens.numpy(), minlength=len(logits))
 
@@ -83,11 +95,12 @@ def test_evenly_spaced_draws_hit_each_id_exactly_in_proportion(
     assert np.abs(observed - expected).max() < 1.01
 
 
+@EVERY_SET
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_random_draws_follow_the_exact_distribution(name: str) -> None:
+def test_random_draws_follow_the_exact_distribution(name: str, instruction_set: str | None) -> None:
     logits = np.random.default_rng(4).normal(0, 1, 20).astype(np.float32)
     expected = exact_distribution(logits, CASES[name]) * NUM_DRAWS
-    observed = draw_counts(CASES[name], logits, NUM_DRAWS)
+    observed = draw_counts(CASES[name], logits, NUM_DRAWS, instruction_set)
     # Ids below five expected draws count as one class, as the approximation needs.
     is_rare = expected < 5
     classes = [
@@ -134,8 +147,55 @@ def test_equal_logits_are_ranked_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(np.flatnonzero(observed), 4000 + np.arange(top_k))
 
 
+_ROWS = st.builds(
+    Row,
+    temperature=st.sampled_from([0, 0.3, 1.0, 2.5]),
+    top_k=st.sampled_from([0, 0, 1, 5, 300]),
+    top_p=st.sampled_from([1.0, 0.0, 0.2, 0.9, 0.999]),
+    min_p=st.sampled_from([0.0, 0.0, 0.1, 0.5, 1.0]),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    position=st.integers(0, 100_000),
+)
+
+
+@pytest.mark.parametrize(
+    "instruction_set",
+    INSTRUCTION_SETS
+    or [pytest.param("", marks=pytest.mark.skip(reason="missing: the native extension"))],
+)
+@given(
+    rows=st.lists(_ROWS, min_size=1, max_size=8),
+    vocab_size=st.sampled_from([1, 3, 16, 63, 65, 300, 5000]),
+    spread=st.sampled_from([0.5, 3.0, 20.0]),
+    seed=st.integers(0, 10_000),
+    rounding=st.sampled_from([None, 0]),
+)
+def test_native_choice_equals_torch(
+    instruction_set: str,
+    rows: list[Row],
+    vocab_size: int,
+    spread: float,
+    seed: int,
+    rounding: int | None,
+) -> None:
+    # Sums in another order differ by 1e-7 of the whole, so a draw in some millions may differ.
+    logits = np.random.default_rng(seed).normal(0, spread, (len(rows), vocab_size))
+    if rounding is not None:
+        logits = np.round(logits, rounding)  # ties, and minus zeros
+    logits[logits < -2 * spread] = -np.inf
+    logits[0, 0] = np.nan if seed % 7 == 0 else 0.0
+    given_logits = torch.from_numpy(logits.astype(np.float32))
+    expected = choose(given_logits, rows)
+    got = choose(given_logits, rows, instruction_set)
+    assert torch.equal(got.is_valid, expected.is_valid)
+    assert torch.equal(got.tokens[got.is_valid], expected.tokens[got.is_valid])
+
+
+@EVERY_SET
 @pytest.mark.parametrize("rows_at_once", [2, 5])
-def test_a_row_draws_the_same_token_in_any_batch(rows_at_once: int) -> None:
+def test_a_row_draws_the_same_token_in_any_batch(
+    rows_at_once: int, instruction_set: str | None
+) -> None:
     generator = torch.Generator().manual_seed(1)
     rows = [
         Row(seed=3, position=10),
@@ -149,11 +209,11 @@ def test_a_row_draws_the_same_token_in_any_batch(rows_at_once: int) -> None:
         Row(temperature=0, frequency=1.5, output=[3, 3], bias={12: 1.0}),
     ]
     logits = torch.randn(len(rows), 5000, generator=generator) * 3
-    together = choose(logits, rows).tokens
-    backwards = choose(logits.flip(0), rows[::-1]).tokens.flip(0)
-    alone = [choose(logits[i], [row]).tokens for i, row in enumerate(rows)]
+    together = choose(logits, rows, instruction_set).tokens
+    backwards = choose(logits.flip(0), rows[::-1], instruction_set).tokens.flip(0)
+    alone = [choose(logits[i], [row], instruction_set).tokens for i, row in enumerate(rows)]
     some = [
-        choose(logits[i : i + rows_at_once], rows[i : i + rows_at_once]).tokens
+        choose(logits[i : i + rows_at_once], rows[i : i + rows_at_once], instruction_set).tokens
         for i in range(0, len(rows), rows_at_once)
     ]
     assert torch.equal(together, torch.cat(alone))
@@ -161,33 +221,42 @@ def test_a_row_draws_the_same_token_in_any_batch(rows_at_once: int) -> None:
     assert torch.equal(together, backwards)
 
 
-def test_greedy_takes_the_largest_and_top_k_of_one_too() -> None:
+@EVERY_SET
+def test_greedy_takes_the_largest_and_top_k_of_one_too(instruction_set: str | None) -> None:
     logits = torch.randn(3, 400, generator=torch.Generator().manual_seed(8))
     rows = [Row(temperature=0), Row(top_k=1), Row(top_p=1e-9)]
-    assert torch.equal(choose(logits, rows).tokens, logits.argmax(-1))
+    assert torch.equal(choose(logits, rows, instruction_set).tokens, logits.argmax(-1))
 
 
-def test_greedy_takes_the_lowest_of_equal_ids() -> None:
+@EVERY_SET
+def test_greedy_takes_the_lowest_of_equal_ids(instruction_set: str | None) -> None:
     logits = np.zeros(1000, dtype=np.float32)
     logits[[999, 300, 301]] = 2.0
-    assert choose(logits, [Row(temperature=0)] * 3).tokens.tolist() == [300] * 3
+    chosen = choose(logits, [Row(temperature=0)] * 3, instruction_set)
+    assert chosen.tokens.tolist() == [300] * 3
 
 
+@EVERY_SET
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("row", [Row(temperature=0), Row(), Row(top_p=0.9), Row(top_k=3)])
-def test_a_row_without_finite_logits_spoils_no_other(value: float, row: Row) -> None:
+def test_a_row_without_finite_logits_spoils_no_other(
+    value: float, row: Row, instruction_set: str | None
+) -> None:
     good = torch.randn(2, 3000, generator=torch.Generator().manual_seed(5))
     logits = torch.stack([good[0], torch.full((3000,), value), good[1]])
-    sampled = choose(logits, [row] * 3)
+    sampled = choose(logits, [row] * 3, instruction_set)
     assert sampled.is_valid.tolist() == [True, False, True]
     assert 0 <= sampled.tokens[1] < 3000
-    assert torch.equal(sampled.tokens[::2], choose(good, [row] * 2).tokens)
+    expected = choose(good, [row] * 2, instruction_set).tokens
+    assert torch.equal(sampled.tokens[::2], expected)
 
 
-def test_one_nan_among_good_logits_makes_the_row_invalid() -> None:
+@EVERY_SET
+def test_one_nan_among_good_logits_makes_the_row_invalid(instruction_set: str | None) -> None:
     logits = np.zeros(50, dtype=np.float32)
     logits[20] = np.nan
-    assert not choose(logits, [Row(temperature=0), Row(), Row(top_k=4)]).is_valid.any()
+    rows = [Row(temperature=0), Row(), Row(top_k=4)]
+    assert not choose(logits, rows, instruction_set).is_valid.any()
 
 
 def test_a_row_of_which_every_id_is_forbidden_is_invalid() -> None:

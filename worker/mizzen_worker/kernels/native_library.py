@@ -20,6 +20,14 @@ else:
 Words = npt.NDArray[np.int64]
 
 
+def choose_tokens(instruction_set: str, choice: Words) -> None:
+    """Choose a token per row; ``choice`` holds the fields of ``Choice`` in sampling.h.
+
+    Releases the interpreter's lock. Raises ``MemoryError``.
+    """
+    _native.choose_tokens(instruction_set, choice)
+
+
 class NativeProgram:
     """One program of the native library; owns its threads and buffers."""
 

@@ -16,6 +16,7 @@ from mizzen_worker.contracts.batch import (
     ScheduleBatch,
 )
 from mizzen_worker.contracts.errors import DeviceError
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.device_link import (
     DeviceLink,
@@ -66,6 +67,8 @@ class ModelRunner:
         self._sampling = SlotSampling(limits.max_slots, limits.vocab_size)
         self._link = link or link_to(device)
         self._watch = FinitenessWatch()
+        is_native = device.type == "cpu" and INSTRUCTION_SETS
+        self._instruction_set = INSTRUCTION_SETS[0] if is_native else None
 
     @property
     def limits(self) -> RunnerLimits:
@@ -163,7 +166,7 @@ class ModelRunner:
         raw = asked = staged.longs.get("asked")
         if asked is not None:
             raw = logits[asked] if batch.is_adjusted or len(asked) < len(logits) else logits
-        sampled = sample(logits, batch)
+        sampled = sample(logits, batch, self._instruction_set)
         scores: list[Scores] = []
         if raw is not None and asked is not None:
             scores.append(score(raw, sampled.tokens[asked], step.num_top))

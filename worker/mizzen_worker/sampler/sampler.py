@@ -12,6 +12,7 @@ import torch
 
 from mizzen_worker.sampler.adjustments import adjust
 from mizzen_worker.sampler.counter_random import uniform
+from mizzen_worker.sampler.native_choice import choose_natively
 from mizzen_worker.sampler.ranking import best_tokens
 from mizzen_worker.sampler.sampling_batch import SamplingBatch
 
@@ -130,15 +131,16 @@ def _draw_filtered(logits: torch.Tensor, draw: _Draw) -> torch.Tensor:
 
 
 def _is_whole(weights: torch.Tensor, draw: _Draw) -> bool:
-    """Tell whether no row keeps a token beyond the candidates. Waits for the device: CPU only."""
-    num_taken = weights.shape[1]
-    is_within_k = (draw.top_k > 0) & (draw.top_k <= num_taken)
-    return bool((is_within_k | (weights[:, -1] == 0)).all())
+    """Tell whether no row keeps a token beyond the candidates. Waits for the device: CPU only.
+
+    With a top-k beyond them not even the mass that top-p refers to is known.
+    """
+    is_within_k = draw.top_k <= weights.shape[1]
+    return bool(torch.where(draw.top_k > 0, is_within_k, weights[:, -1] == 0).all())
 
 
-def sample(logits: torch.Tensor, batch: SamplingBatch) -> Sampled:
-    """Choose one id per row of [n, vocab] float32 logits, which are adjusted in place."""
-    adjust(logits, batch)
+def _choose(logits: torch.Tensor, batch: SamplingBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """What ``choose_natively`` does, in torch and on any device."""
     best, tokens = logits.max(dim=-1)
     groups = ((batch.plain_rows, _draw_plain), (batch.filtered_rows, _draw_filtered))
     if any(len(rows) for rows, _ in groups):
@@ -148,4 +150,19 @@ def sample(logits: torch.Tensor, batch: SamplingBatch) -> Sampled:
         for rows, draw in groups:
             for some in torch.split(rows, size) if len(rows) else ():
                 tokens[some] = draw(logits[some], _take(batch, uniforms, some))
-    return Sampled(tokens=tokens, is_valid=best.isfinite())
+    return tokens, best.isfinite()
+
+
+def sample(
+    logits: torch.Tensor, batch: SamplingBatch, instruction_set: str | None = None
+) -> Sampled:
+    """Choose one id per row of [n, vocab] float32 logits, which are adjusted in place.
+
+    ``instruction_set`` is one of the native library's, for logits on the CPU; None takes torch.
+    """
+    adjust(logits, batch)
+    if instruction_set is None:
+        tokens, is_valid = _choose(logits, batch)
+    else:
+        tokens, is_valid = choose_natively(logits, batch, instruction_set)
+    return Sampled(tokens=tokens, is_valid=is_valid)

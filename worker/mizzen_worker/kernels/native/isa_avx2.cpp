@@ -72,6 +72,7 @@ INLINE void store_planes(i32x16 x, int32_t* first, int32_t* second) {
 #include "linear.inc"
 #include "elementwise.inc"
 #include "attention.inc"
+#include "sampling.inc"
 #include "table.inc"
 }  // namespace avx2
 }  // namespace mizzen

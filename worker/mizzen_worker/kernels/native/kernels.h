@@ -24,6 +24,7 @@
 namespace mizzen {
 
 constexpr int kLanes = 16;
+constexpr int64_t kSampleBlock = 64;
 
 enum class Storage : int64_t { kQuantised = 0, kFloat32 = 1, kBfloat16 = 2, kFloat16 = 3 };
 
@@ -121,6 +122,11 @@ struct Kernels {
   void (*merge_splits)(float* splits, int64_t stride, int64_t num_splits, int64_t head_dim,
                        float* output);
   void (*embed_row)(const Weight& weight, int64_t row, float* output);
+  // The largest of each block of kSampleBlock values; returns whether any of them is NaN.
+  bool (*block_maxima)(const float* values, int64_t size, float* maxima);
+  // exp((value - largest) / temperature) of one block into weights[kSampleBlock]; their sum.
+  float (*block_weights)(const float* values, int64_t size, float largest, float temperature,
+                         float* weights);
 };
 
 // Each returns nullptr where the instruction set was not compiled in or the processor lacks it.

@@ -1,7 +1,8 @@
-// Owns the Python face of the native kernels: `instruction_sets`, `create_program`, `run_program`.
+// Owns the Python face of the native kernels: `instruction_sets`, `create_program`, `run_program`,
+// `choose_tokens`.
 //
-// Everything crosses as flat arrays of int64 (pointers included); kernels/native_program.py builds
-// them and keeps alive what they point to. The lock of the interpreter is released while running.
+// Everything crosses as flat arrays of int64 (pointers included); kernels/native_library.py and
+// its callers build them and keep alive what they point to. The lock of the interpreter is released while running.
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -12,6 +13,7 @@
 #include <system_error>
 
 #include "program.h"
+#include "sampling.h"
 
 namespace {
 
@@ -162,11 +164,42 @@ PyObject* run_program(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* choose_tokens(PyObject*, PyObject* args) {
+  const char* name;
+  PyObject* object;
+  if (!PyArg_ParseTuple(args, "sO", &name, &object)) return nullptr;
+  const Kernels* kernels = find_kernels(name);
+  if (kernels == nullptr) {
+    PyErr_Format(PyExc_ValueError, "instruction set %s is not available", name);
+    return nullptr;
+  }
+  Words words(object, "choice");
+  if (!words.is_valid()) return nullptr;
+  if (words.size() * 8 != sizeof(mizzen::Choice)) {
+    PyErr_Format(PyExc_ValueError, "choice: %zu words, %zu are needed", words.size(),
+                 sizeof(mizzen::Choice) / 8);
+    return nullptr;
+  }
+  mizzen::Choice choice;
+  std::memcpy(static_cast<void*>(&choice), words.data(), sizeof(choice));
+  bool is_out_of_memory = false;
+  Py_BEGIN_ALLOW_THREADS
+  try {
+    mizzen::choose_tokens(*kernels, choice);
+  } catch (const std::bad_alloc&) {
+    is_out_of_memory = true;
+  }
+  Py_END_ALLOW_THREADS
+  if (is_out_of_memory) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef kMethods[] = {
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names that this processor can run, best first."},
     {"create_program", create_program, METH_VARARGS,
      "create_program(instruction_set, num_threads, settings, layers, weights, widths, operations)"},
     {"run_program", run_program, METH_VARARGS, "run_program(program, step)"},
+    {"choose_tokens", choose_tokens, METH_VARARGS, "choose_tokens(instruction_set, choice)"},
     {nullptr, nullptr, 0, nullptr},
 };
 

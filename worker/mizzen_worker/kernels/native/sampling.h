@@ -1,0 +1,34 @@
+// Owns the choice of one token per row of logits on a CPU; keeps nothing between calls.
+//
+// The meaning is sampler/sampler.py: greedy rows take the largest logit (of equal ones the lowest
+// id), others temperature, top-k, top-p, min-p, in this order, and then one number of (seed,
+// position) inverts the distribution: by id where nothing is filtered, by rank where something is.
+#pragma once
+
+#include "kernels.h"
+
+namespace mizzen {
+
+enum class ChoiceKind : int64_t { kGreedy = 0, kPlain = 1, kFiltered = 2 };
+
+// One entry per row.
+struct Choice {
+  const float* logits;
+  int64_t stride;  // floats from row to row
+  int64_t vocab_size;
+  int64_t num_rows;
+  const ChoiceKind* kinds;
+  const float* temperatures;
+  const int64_t* top_k;  // 0: no limit
+  const float* top_p;
+  const float* min_p;
+  const int64_t* seeds;
+  const int64_t* positions;
+  int64_t* tokens;     // 0 where the row is not valid
+  uint8_t* is_valid;   // the largest logit is finite and none is NaN
+};
+
+// Throws std::bad_alloc.
+void choose_tokens(const Kernels& kernels, const Choice& choice);
+
+}  // namespace mizzen

@@ -1,0 +1,45 @@
+"""Owns the call of the native kernel that chooses tokens on a CPU.
+
+What it means is in ``sampler.py``; tests hold the two against each other.
+"""
+
+import numpy as np
+import torch
+
+from mizzen_worker.kernels.native_library import choose_tokens
+from mizzen_worker.sampler.sampling_batch import SamplingBatch
+
+_PLAIN = 1
+_FILTERED = 2
+
+
+def choose_natively(
+    logits: torch.Tensor, batch: SamplingBatch, instruction_set: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n, vocab] float32 logits on the CPU, contiguous in a row, to tokens [n] and validity [n]."""
+    num_rows, vocab_size = logits.shape
+    kinds = torch.zeros(num_rows, dtype=torch.int64)
+    kinds[batch.plain_rows] = _PLAIN
+    kinds[batch.filtered_rows] = _FILTERED
+    tokens = torch.empty(num_rows, dtype=torch.int64)
+    is_valid = torch.empty(num_rows, dtype=torch.bool)
+    columns = (
+        kinds,
+        batch.temperatures.contiguous(),
+        batch.top_k.contiguous(),
+        batch.top_p.contiguous(),
+        batch.min_p.contiguous(),
+        batch.seeds.contiguous(),
+        batch.positions.contiguous(),
+        tokens,
+        is_valid,
+    )
+    choice = (
+        logits.data_ptr(),
+        logits.stride(0),
+        vocab_size,
+        num_rows,
+        *(column.data_ptr() for column in columns),
+    )
+    choose_tokens(instruction_set, np.array(choice, dtype=np.int64))
+    return tokens, is_valid
