@@ -47,6 +47,7 @@ class _Slot:
     length: int = 0
     last_token: int = -1
     is_finished: bool = False
+    is_masked: bool = False
 
 
 @dataclass
@@ -165,9 +166,7 @@ class FakeRunner:
         decodes = zip(batch.decodes.slots.tolist(), batch.decodes.starts.tolist(), strict=True)
         for slot, start in decodes:
             if self.slots[slot].is_finished:
-                self.num_masked += 1
-                self.kv[: self._limits.page_size] = POISON
-                sampled.append(_Sampled(token=NO_TOKEN, is_finished=True))
+                sampled.append(self._mask(self.slots[slot]))
             else:
                 assert start == self.slots[slot].length, "a position is computed twice or never"
                 contexts = self._forward(slot, start, [self.slots[slot].last_token])
@@ -179,6 +178,15 @@ class FakeRunner:
             sampled_scores=self._scores_of(sampled),
             prompt_scores=tuple(prompt_scores),
         )
+
+    def _mask(self, state: _Slot) -> _Sampled:
+        """A row whose request has ended here, but not yet for the scheduler."""
+        assert state.length + 1 < state.init.max_tokens, "an end by length is known in advance"
+        assert not state.is_masked, "a request that had ended is launched more than once"
+        state.is_masked = True
+        self.num_masked += 1
+        self.kv[: self._limits.page_size] = POISON
+        return _Sampled(token=NO_TOKEN, is_finished=True)
 
     def _forward(self, slot: int, start: int, tokens: list[int]) -> list[int]:
         """Write the KV of new positions; return the context after each of them."""
