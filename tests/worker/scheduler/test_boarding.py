@@ -277,17 +277,36 @@ def test_an_urgent_request_takes_pages() -> None:
     harness.assert_idle_and_whole()
 
 
-def test_an_urgent_request_takes_the_chunk_of_a_long_prefill() -> None:
-    harness = Harness(page_size=4, num_pages=1024, policy=SchedulePolicy.PRIORITY)
+@pytest.mark.parametrize("is_preemptive", [True, False])
+def test_a_long_prefill_leaves_an_urgent_request_its_chunks(*, is_preemptive: bool) -> None:
+    harness = Harness(
+        page_size=4, num_pages=1024, policy=SchedulePolicy.PRIORITY, is_preemptive=is_preemptive
+    )
     harness.submit(make_submit("long", range(2000)))
     harness.step()
-    harness.submit(make_submit("urgent", [5, 6, 7], priority=1))
-    harness.step()
-    assert _running(harness)[-1] == "urgent"
+    harness.submit(make_submit("urgent", [5] * 150, priority=1))
+    for num_done in (64, 128, 150):
+        harness.step()
+        assert _live(harness, "urgent").num_kv == num_done
+    # What the urgent one left of its last chunk went to the other.
+    assert _live(harness, "long").num_kv == 64 + 40
     harness.run()
     harness.assert_all_served()
-    # Chunks that were cached are not computed again.
-    assert harness.loop.counters.prefilled_tokens <= 2000 + 3 + 4
+    assert harness.loop.counters.preemptions == 0
+    assert harness.loop.counters.prefilled_tokens == 2000 + 150
+
+
+def test_an_overdue_prefill_leaves_nobody_its_chunks() -> None:
+    harness = Harness(page_size=4, num_pages=1024, policy=SchedulePolicy.PRIORITY, ageing_s=10.0)
+    harness.submit(make_submit("long", range(400)))
+    harness.step()
+    harness.now = 11.0
+    harness.submit(make_submit("urgent", [5] * 150, priority=1))
+    for num_done in (128, 192, 256):
+        harness.step()
+        assert _live(harness, "long").num_kv == num_done
+    harness.run()
+    harness.assert_all_served()
 
 
 def test_nobody_is_preempted_for_an_equal_or_in_vain() -> None:

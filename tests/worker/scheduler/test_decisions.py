@@ -17,17 +17,14 @@ from mizzen_worker.scheduler.admission import (
 from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.policies import STANDING_KEYS
 from mizzen_worker.scheduler.req import Req, ReqState
-from mizzen_worker.scheduler.retraction import choose_victim
 from mizzen_worker.scheduler.settle import finish_after_last_token
 from mizzen_worker.scheduler.wait_prediction import WaitPrediction
 from mizzen_worker.scheduler.waiting_line import WaitingLine
 
 
-def _req(
-    order: int = 1, output: list[int] | None = None, priority: int = 0, **sampling: object
-) -> Req:
+def _req(order: int = 1, output: list[int] | None = None, **sampling: object) -> Req:
     submit = make_submit("r", [5, 6], generated=output, **sampling)
-    return Req(submit, peer=PEER, order=order, context_length=100, priority=priority)
+    return Req(submit, peer=PEER, order=order, context_length=100)
 
 
 def _budget(**changes: object) -> Budget:
@@ -181,30 +178,6 @@ def test_the_line_is_in_order_of_age_and_a_returning_request_keeps_its_place() -
     assert line.front(1) == [reqs[1]]
     with pytest.raises(InvariantError, match="not in the waiting line"):
         line.remove(reqs[0])
-
-
-@pytest.mark.parametrize(
-    ("priorities", "num_overdue", "victim"),
-    [
-        ((0, 0, 0), 0, 2),
-        ((0, 0, 0), 2, 2),
-        ((0, 0, 0), 3, 2),
-        ((5, 1, 1, 5), 0, 2),
-        ((1, 5, 5, 5), 0, 0),
-        ((1, 5, 5, 5), 1, 3),
-        ((1, 2, 5, 5), 2, 3),
-    ],
-)
-def test_victims_of_retraction(priorities, num_overdue: int, victim: int) -> None:
-    reqs = [_req(order=order, priority=priority) for order, priority in enumerate(priorities)]
-    for req in reqs:
-        req.arrived_at = float(req.order)
-    assert choose_victim(reqs, overdue_before=num_overdue - 0.5) is reqs[victim]
-
-
-def test_the_only_running_request_is_never_retracted() -> None:
-    with pytest.raises(InvariantError, match="one alone must fit"):
-        choose_victim([_req()], overdue_before=0.0)
 
 
 def test_settings_that_cannot_make_progress_are_refused() -> None:

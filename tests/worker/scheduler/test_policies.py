@@ -10,6 +10,7 @@ from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decid
 from mizzen_worker.scheduler.policies import (
     STANDING_KEYS,
     Standing,
+    claim,
     depth_first,
     longest_prefix_first,
     take_turns,
@@ -124,7 +125,6 @@ OCCUPANTS = st.lists(
         priority=st.integers(0, 3),
         num_pages=st.integers(0, 6),
         num_reserved=st.integers(0, 3),
-        num_chunk_tokens=st.integers(0, 30),
         is_protected=st.booleans(),
     ),
     min_size=1,
@@ -137,28 +137,50 @@ def _after(budget: Budget, leaving: list[Occupant], num_running: int) -> Budget:
     return Budget(
         page_size=budget.page_size,
         slots=budget.slots + len(leaving),
-        chunk_tokens=budget.chunk_tokens + sum(each.num_chunk_tokens for each in leaving),
+        chunk_tokens=budget.chunk_tokens,
         pages_now=budget.pages_now + sum(each.num_pages for each in leaving),
         pages_reserved=budget.pages_reserved - sum(each.num_reserved for each in leaving),
         is_idle=len(leaving) == num_running,
     )
 
 
-@given(budget=BUDGET, candidate=CANDIDATE, priority=st.integers(0, 4), occupants=OCCUPANTS)
-def test_preemption_takes_lower_priorities_only_and_nobody_in_vain(
-    budget: Budget, candidate: Candidate, priority: int, occupants: list[Occupant]
+@given(budget=BUDGET, candidate=CANDIDATE, lower=OCCUPANTS, num_more=st.integers(0, 1))
+def test_preemption_takes_only_those_that_may_leave_and_nobody_in_vain(
+    budget: Budget, candidate: Candidate, lower: list[Occupant], num_more: int
 ) -> None:
-    chosen = choose_occupants(budget, candidate, priority, occupants)
-    assert all(each.priority < priority and not each.is_protected for each in chosen)
-    lower = [each for each in occupants if each.priority < priority and not each.is_protected]
+    num_running = len(lower) + num_more
+    chosen = choose_occupants(budget, candidate, lower, num_running=num_running)
+    able = [each for each in lower if not each.is_protected]
+    assert all(each in able for each in chosen)
     if not chosen:
         fits = isinstance(decide(budget, candidate), Admitted)
-        with_all = _after(budget, lower, len(occupants))
+        with_all = _after(budget, able, num_running)
         assert fits or not isinstance(decide(with_all, candidate), Admitted)
         return
     assert not isinstance(decide(budget, candidate), Admitted)
-    after = _after(budget, chosen, len(occupants))
-    assert isinstance(decide(after, candidate), Admitted)
+    assert isinstance(decide(_after(budget, chosen, num_running), candidate), Admitted)
     for each in chosen:
         fewer = [other for other in chosen if other is not each]
-        assert not isinstance(decide(_after(budget, fewer, len(occupants)), candidate), Admitted)
+        assert not isinstance(decide(_after(budget, fewer, num_running), candidate), Admitted)
+
+
+@pytest.mark.parametrize(
+    ("priorities", "num_overdue", "weakest"),
+    [
+        ((0, 0, 0), 0, 2),
+        ((0, 0, 0), 2, 2),
+        ((0, 0, 0), 3, 2),
+        ((5, 1, 1, 5), 0, 2),
+        ((1, 5, 5, 5), 0, 0),
+        ((1, 5, 5, 5), 1, 3),
+        ((1, 2, 5, 5), 2, 3),
+    ],
+)
+def test_the_weakest_claim(priorities, num_overdue: int, weakest: int) -> None:
+    claims = [
+        claim(
+            Standing(order=order, priority=priority, max_output=1), is_overdue=order < num_overdue
+        )
+        for order, priority in enumerate(priorities)
+    ]
+    assert claims.index(min(claims)) == weakest

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.memory.sizing import pages_for_tokens
-from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, decide
+from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, chunk_length, decide
 from mizzen_worker.scheduler.policies import Path, depth_first, longest_prefix_first, take_turns
 from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS, Occupant, choose_occupants
 from mizzen_worker.scheduler.prefix_sharing import PrefixSharing
@@ -31,6 +31,16 @@ class Boarded:
     num_new: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Urgent:
+    """A waiting request that goes before less urgent ones: it needs ``num_chunk`` prompt tokens of
+    the step, and ``victims`` have to leave for it."""
+
+    req: Req
+    num_chunk: int
+    victims: tuple[Req, ...]
+
+
 class Boarding:
     """Admits from the roster of one scheduler."""
 
@@ -43,8 +53,7 @@ class Boarding:
         self._wait_prediction = state.wait_prediction
         self._counters = state.counters
         self._policy = state.settings.policy
-        is_ranked = self._policy is SchedulePolicy.PRIORITY
-        self._is_preemptive = is_ranked and state.settings.is_preemptive
+        self._is_preemptive = state.settings.is_preemptive
         self._ageing_s = state.settings.ageing_s
         self._max_running = state.max_running
         self._max_chunk_tokens = state.settings.max_chunk_tokens
@@ -63,7 +72,7 @@ class Boarding:
         sharing = PrefixSharing(roster.running, page_size=self._page_size)
         for req, is_by_age in self._turns(now, urgent):
             match = self._residency.match(req)
-            if not self._is_overdue(req, now) and sharing.is_worth_waiting(req, match.num_pages):
+            if not self.is_overdue(req, now) and sharing.is_worth_waiting(req, match.num_pages):
                 continue
             decision = decide(self._budget(num_left, num_reserved), self._candidate(req, match))
             if not isinstance(decision, Admitted):
@@ -81,47 +90,54 @@ class Boarding:
             num_reserved += self._reserved_pages(req)
         return boarded
 
-    def choose_to_preempt(self, now: float) -> tuple[Req, list[Req]] | None:
-        """Give the most urgent waiting request and those that have to leave for it, if any.
+    def find_urgent(self, now: float) -> Urgent | None:
+        """Look whether the first by priority goes before some that run. Changes nothing.
 
-        Changes nothing. O(running) where somebody could have to leave, else almost free.
+        Either it can start, and less urgent prefills leave it its chunk, or some have to leave.
+        O(running) where it is more urgent than somebody, else almost free.
         """
         first = self._roster.waiting.front(1)
-        if not self._is_preemptive or not first:
+        if self._policy is not SchedulePolicy.PRIORITY or not first:
             return None
         req, running = first[0], self._roster.running
         priority = req.standing.priority
-        if not any(
-            other.standing.priority < priority and not self._is_protected(other, now)
-            for other in running
-        ):
+        lower = [other for other in running if other.standing.priority < priority]
+        if not lower or (self._num_places() < 1 and not self._may_leave(lower, now)):
             return None
         match = self._residency.match(req)
         sharing = PrefixSharing(running, page_size=self._page_size)
         if sharing.is_worth_waiting(req, match.num_pages):
             return None
-        occupants = [self._occupant(other, match.num_pages, now) for other in running]
-        num_in_chunks = sum(each.num_chunk_tokens for each in occupants)
-        num_reserved = sum(each.num_reserved for each in occupants)
-        chosen = choose_occupants(
-            self._budget(self._max_chunk_tokens - num_in_chunks, num_reserved),
-            self._candidate(req, match),
-            priority,
-            occupants,
+        num_left = self._max_chunk_tokens - sum(
+            _num_to_prefill(other)
+            for other in running
+            if other.standing.priority >= priority or self.is_overdue(other, now)
         )
-        if not chosen:
-            return None
+        num_chunk = chunk_length(
+            num_remaining=req.num_tokens - match.num_pages * self._page_size,
+            max_tokens=num_left,
+            page_size=self._page_size,
+        )
+        budget = self._budget(num_left, sum(map(self._reserved_pages, running)))
+        candidate = self._candidate(req, match)
+        if isinstance(decide(budget, candidate), Admitted):
+            turn = next(self._turns(now, None), None)
+            is_next = turn is not None and turn[0] is req
+            return Urgent(req=req, num_chunk=num_chunk, victims=()) if is_next else None
+        occupants = [self._occupant(other, match.num_pages, now) for other in lower]
+        chosen = choose_occupants(budget, candidate, occupants, num_running=len(running))
         orders = {each.order for each in chosen}
-        return req, [other for other in running if other.order in orders]
+        victims = tuple(other for other in lower if other.order in orders)
+        return Urgent(req=req, num_chunk=num_chunk, victims=victims) if victims else None
 
-    def overdue_before(self, now: float) -> float:
-        """Give the time of arrival before which a live request has waited too long."""
-        return now - self._ageing_s
+    def is_overdue(self, req: Req, now: float) -> bool:
+        """Tell whether a live request is so old that its age counts."""
+        return req.arrived_at < now - self._ageing_s
 
     def _turns(self, now: float, urgent: Req | None) -> Iterator[tuple[Req, bool]]:
         waiting = self._roster.waiting
         front = self._arranged(waiting.front(MAX_EXAMINED))
-        overdue = [req for req in waiting.oldest(MAX_EXAMINED) if self._is_overdue(req, now)]
+        overdue = [req for req in waiting.oldest(MAX_EXAMINED) if self.is_overdue(req, now)]
         if urgent is not None:
             yield urgent, False
         for req, is_by_age in take_turns(front, overdue, is_age_first=self._is_age_first):
@@ -139,9 +155,6 @@ class Boarding:
                 return [reqs[index] for index in depth_first(paths, current=self._walk)]
             case _:
                 return reqs
-
-    def _is_overdue(self, req: Req, now: float) -> bool:
-        return req.arrived_at < self.overdue_before(now)
 
     def _num_places(self) -> int:
         """Count slots for newcomers: those of departures are not free yet."""
@@ -174,12 +187,15 @@ class Boarding:
             # Pages that the candidate might lock in its turn do not count.
             num_pages=self._cache.num_returned(lease, num_kept=num_matched),
             num_reserved=self._reserved_pages(req),
-            num_chunk_tokens=_num_to_prefill(req),
             is_protected=self._is_protected(req, now),
         )
 
+    def _may_leave(self, lower: list[Req], now: float) -> bool:
+        return any(not self._is_protected(req, now) for req in lower)
+
     def _is_protected(self, req: Req, now: float) -> bool:
-        return req.num_preempted >= MAX_PREEMPTIONS or self._is_overdue(req, now)
+        is_tired = req.num_preempted >= MAX_PREEMPTIONS
+        return not self._is_preemptive or is_tired or self.is_overdue(req, now)
 
     def _enter(self, req: Req, match: Match) -> None:
         is_first_time = req.num_cached is None

@@ -18,9 +18,9 @@ from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import chunk_length
-from mizzen_worker.scheduler.boarding import Boarding
+from mizzen_worker.scheduler.boarding import Boarding, Urgent
+from mizzen_worker.scheduler.policies import claim
 from mizzen_worker.scheduler.req import Req, ReqState
-from mizzen_worker.scheduler.retraction import choose_victim
 from mizzen_worker.scheduler.state import SchedulerState
 
 
@@ -90,7 +90,7 @@ class Planner:
         return (
             len(self._book.short(due)) > self._cache.num_available
             or self._book.has_unknown_input(due)
-            or self._boarding.choose_to_preempt(now) is not None
+            or ((urgent := self._boarding.find_urgent(now)) is not None and bool(urgent.victims))
         )
 
     def plan(self, now: float, *, is_settled: bool) -> Plan:
@@ -99,21 +99,24 @@ class Planner:
         ``is_settled``: no step is in flight. Otherwise ``must_settle`` was asked, and said no.
         """
         num_retracted = self._grow_decodes(now)
-        urgent, num_preempted = None, 0
-        if num_retracted == 0 and is_settled:
-            urgent, num_preempted = self._preempt(now)
+        urgent = None if num_retracted else self._boarding.find_urgent(now)
+        if urgent is not None and urgent.victims and not is_settled:
+            urgent = None  # Only the growing made it so: the next plan will see it.
+        if urgent is not None:
+            self._preempt(urgent)
         due = self._book.due()
-        extends = self._continue_prefills()
+        extends = self._continue_prefills(now, urgent)
+        if num_retracted == 0:
+            num_left = self._max_chunk_tokens - sum(row.num_new for row in extends)
+            first = None if urgent is None else urgent.req
+            extends += [
+                _row(boarded.req, boarded.num_new, is_entering=True)
+                for boarded in self._boarding.board(num_left, now, first)
+            ]
         if is_settled and self._roster.running and not extends and not len(due):
             # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
             message = f"{len(self._roster.running)} requests run and no row can be planned"
             raise InvariantError([message])
-        if num_retracted == 0:
-            num_left = self._max_chunk_tokens - sum(row.num_new for row in extends)
-            extends += [
-                _row(boarded.req, boarded.num_new, is_entering=True)
-                for boarded in self._boarding.board(num_left, now, urgent)
-            ]
         return Plan(
             extends=tuple(extends),
             decodes=DecodeRows(
@@ -121,46 +124,51 @@ class Planner:
             ),
             decoding=self._book.reqs(due),
             num_retracted=num_retracted,
-            num_preempted=num_preempted,
+            num_preempted=0 if urgent is None else len(urgent.victims),
         )
 
     def _grow_decodes(self, now: float) -> int:
         """Give each decode the page its next position lies in; return how many were retracted."""
         num_retracted = 0
         while len(short := self._book.short(self._book.due())) > self._cache.num_available:
-            overdue_before = self._boarding.overdue_before(now)
-            self._retract(choose_victim(self._roster.running, overdue_before=overdue_before))
+            self._retract(self._least_claim(now))
             num_retracted += 1
         if len(short):
             self._residency.grow([(req, 1) for req in self._book.reqs(short)])
         return num_retracted
 
-    def _preempt(self, now: float) -> tuple[Req | None, int]:
-        """Send back whom an urgent request needs gone; return that request and how many left."""
-        choice = self._boarding.choose_to_preempt(now)
-        if choice is None:
-            return None, 0
-        urgent, victims = choice
-        for victim in victims:
+    def _preempt(self, urgent: Urgent) -> None:
+        for victim in urgent.victims:
             victim.num_preempted += 1
             self._retract(victim)
-        return urgent, len(victims)
+
+    def _least_claim(self, now: float) -> Req:
+        running = self._roster.running
+        if len(running) < 2:
+            message = "pages ran out with fewer than two requests running: one alone must fit"
+            raise InvariantError([message])
+        return min(running, key=lambda req: self._claim(req, now))
+
+    def _claim(self, req: Req, now: float) -> tuple[bool, int, int]:
+        return claim(req.standing, is_overdue=self._boarding.is_overdue(req, now))
 
     def _retract(self, victim: Req) -> None:
         self._residency.retract(victim)
         self._roster.retract(victim)
 
-    def _continue_prefills(self) -> list[PlannedRow]:
+    def _continue_prefills(self, now: float, urgent: Urgent | None) -> list[PlannedRow]:
+        """Cut chunks by claim; those less urgent than ``urgent`` leave it its own."""
         num_left = self._max_chunk_tokens
+        num_kept = 0 if urgent is None else urgent.num_chunk
         rows = []
-        for req in self._roster.running:
-            if req.state is not ReqState.PREFILLING:
-                continue
+        prefilling = [req for req in self._roster.running if req.state is ReqState.PREFILLING]
+        for req in sorted(prefilling, key=lambda req: self._claim(req, now), reverse=True):
             _, lease = req.held()
             room = (lease.num_pages + self._cache.num_available) * self._page_size - req.num_kv
+            is_less = urgent is not None and self._is_less(req, urgent.req, now)
             num_new = chunk_length(
                 num_remaining=req.num_tokens - req.num_kv,
-                max_tokens=min(num_left, room),
+                max_tokens=min(num_left - num_kept if is_less else num_left, room),
                 page_size=self._page_size,
             )
             if num_new == 0:
@@ -170,6 +178,10 @@ class Planner:
             rows.append(_row(req, num_new))
             num_left -= num_new
         return rows
+
+    def _is_less(self, req: Req, urgent: Req, now: float) -> bool:
+        is_lower = req.standing.priority < urgent.standing.priority
+        return is_lower and not self._boarding.is_overdue(req, now)
 
 
 def _row(req: Req, num_new: int, *, is_entering: bool = False) -> PlannedRow:

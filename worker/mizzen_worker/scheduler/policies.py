@@ -52,6 +52,14 @@ STANDING_KEYS: dict[SchedulePolicy, StandingKey] = {
 """Sort keys of the whole line, smallest first; distinct per request because age is."""
 
 
+def claim(standing: Standing, *, is_overdue: bool) -> tuple[bool, int, int]:
+    """Weigh a running request: the greatest is computed first and sent back last.
+
+    So somebody always gets on, and whoever has waited long gets on at last: no starvation.
+    """
+    return (is_overdue, standing.priority, -standing.order)
+
+
 def longest_prefix_first(num_cached: Sequence[int]) -> list[int]:
     """Give positions, given how much is cached of each: most first, the earlier among equals."""
     return sorted(range(len(num_cached)), key=lambda index: -num_cached[index])

@@ -15,32 +15,28 @@ MAX_PREEMPTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupant:
-    """A running request, and what its leaving gives back.
-
-    ``num_pages`` become available, ``num_reserved`` pages are not taken any more, and
-    ``num_chunk_tokens`` of its prompt are not computed in the next steps.
-    """
+    """A running request. ``num_pages`` come back when it leaves, ``num_reserved`` it will take."""
 
     order: int
     priority: int
     num_pages: int
     num_reserved: int
-    num_chunk_tokens: int
     is_protected: bool
 
 
 def choose_occupants(
-    budget: Budget, candidate: Candidate, priority: int, occupants: Sequence[Occupant]
+    budget: Budget, candidate: Candidate, lower: Sequence[Occupant], *, num_running: int
 ) -> list[Occupant]:
-    """Give as few as let the candidate start: lowest priority first, then the youngest.
+    """Give as few of ``lower`` as let the candidate start: lowest priority first, then youngest.
 
-    Empty when it can start anyway, or could not even then.
+    ``lower`` are those of the ``num_running`` whose priority is below the candidate's. Empty when
+    it can start anyway, or could not even then.
     """
-    lower = [each for each in occupants if each.priority < priority and not each.is_protected]
-    lower.sort(key=lambda each: (each.priority, -each.order))
+    able = [each for each in lower if not each.is_protected]
+    able.sort(key=lambda each: (each.priority, -each.order))
     chosen: list[Occupant] = []
-    num_left = len(occupants)
-    for each in lower:
+    num_left = num_running
+    for each in able:
         if _fits(budget, candidate):
             break
         chosen.append(each)
@@ -61,7 +57,6 @@ def _with(budget: Budget, each: Occupant, *, sign: int, is_idle: bool) -> Budget
     return replace(
         budget,
         slots=budget.slots + sign,
-        chunk_tokens=budget.chunk_tokens + sign * each.num_chunk_tokens,
         pages_now=budget.pages_now + sign * each.num_pages,
         pages_reserved=budget.pages_reserved - sign * each.num_reserved,
         is_idle=is_idle,
