@@ -14,6 +14,7 @@ from tests.worker.kernels.native_harness import EVERY_INSTRUCTION_SET
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.attention.torch_reference import TorchReferenceAttention
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.layers.native_operations import (
     NativeRecorder,
     NativeSettings,
@@ -25,6 +26,7 @@ from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.model_executor.one_token_forward import OneTokenForward
 from mizzen_worker.models.architecture import Architecture, Bias
 from mizzen_worker.models.dense_decoder import DenseDecoder
 from mizzen_worker.models.llama import LLAMA
@@ -218,6 +220,33 @@ def test_native_equals_torch_native(
             torch.testing.assert_close(
                 native_pool.values(layer), torch_pool.values(layer), rtol=1e-4, atol=1e-4
             )
+
+
+SELECTIONS = {
+    "none": [],
+    "several of one row": [3, 4, 5, 18],
+    "out of order and twice": [25, 0, 18, 18, 19],
+    "more than there are": list(range(26)) * 2,
+}
+
+
+@pytest.mark.parametrize("kind", ["torch", "one token", *INSTRUCTION_SETS])
+@pytest.mark.parametrize("name", sorted(SELECTIONS))
+def test_any_list_of_tokens_may_be_sampled(name: str, kind: str) -> None:
+    heads = SHAPES[1]
+
+    def forward() -> Forward:
+        pool = pool_of(heads, torch.float32)
+        if kind in INSTRUCTION_SETS:
+            return native(heads, pool, kind)
+        return OneTokenForward(eager(heads, pool)) if kind == "one token" else eager(heads, pool)
+
+    whole = batch_of(heads, BATCHES["mixed"])
+    chosen = dataclasses.replace(whole, sampled_tokens=torch.tensor(SELECTIONS[name]).long())
+    every_token = forward().run(whole)
+    found = forward().run(chosen)
+    assert found.shape == (len(SELECTIONS[name]), 101)
+    torch.testing.assert_close(found, every_token[SELECTIONS[name]], rtol=1e-5, atol=1e-5)
 
 
 @EVERY_INSTRUCTION_SET

@@ -97,14 +97,22 @@ def test_gated_layer_with_residual_equals_reference(inner: int, instruction_set:
 
 
 @EVERY_INSTRUCTION_SET
-def test_a_row_does_not_depend_on_the_rows_beside_it(instruction_set: str) -> None:
-    matrix = quantised("Q4_1", rows=64, columns=128)
-    hidden = torch.randn(21, 128, generator=torch.Generator().manual_seed(9))
-    norm = torch.ones(128)
+@pytest.mark.parametrize("name", [*GGUF_FORMATS, "float32", "bfloat16", "float16"])
+def test_a_row_does_not_depend_on_the_rows_beside_it(name: str, instruction_set: str) -> None:
+    generator = torch.Generator().manual_seed(9)
+    matrix: StoredMatrix
+    if name in GGUF_FORMATS:
+        matrix = quantised(name, rows=48, columns=512)
+    else:
+        matrix = torch.randn(48, 512, generator=generator).to(getattr(torch, name))
+    hidden = torch.randn(39, 512, generator=generator)
+    norm = torch.rand(512, generator=generator)
     together = run_norm_head(matrix, hidden, norm, instruction_set)
-    for row in range(len(hidden)):
-        alone = run_norm_head(matrix, hidden[row : row + 1], norm, instruction_set)
-        assert torch.equal(alone[0], together[row])
+    for count in (1, 2, 3, 5, 7, 13, 38):
+        for first in (0, 39 - count):
+            part = slice(first, first + count)
+            alone = run_norm_head(matrix, hidden[part], norm, instruction_set)
+            assert torch.equal(alone, together[part]), (first, count)
 
 
 @EVERY_INSTRUCTION_SET

@@ -69,6 +69,7 @@ class EngineOptions:
     overlap: str
     dtype: str
     load_format: str
+    deterministic: bool
     device: str
     threads: int
     tensor_parallel_size: int

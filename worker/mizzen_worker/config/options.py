@@ -252,6 +252,12 @@ OPTIONS: tuple[Option, ...] = (
         "weights as packed as the file has them, unpacked, or random without reading any", _ENGINE,
     ),
     _option(
+        "--deterministic", EngineOptions, parse.truth, "false",
+        "same bits for a request whatever runs beside it; costs nothing with the native CPU"
+        " kernels, elsewhere every prompt token is computed alone, at the speed of decoding",
+        roles=_ENGINE, is_switch=True,
+    ),
+    _option(
         names.FLAG_DEVICE, EngineOptions, parse.text, "cpu",
         "cpu, cuda or cuda:INDEX", roles=_ENGINE, metavar="DEVICE",
     ),

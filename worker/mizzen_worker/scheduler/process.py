@@ -206,6 +206,7 @@ def _runner_options(settings: RankSettings) -> RunnerOptions:
         context_length=engine.context_length,
         compute_type=ComputeType(engine.dtype),
         weight_format=WeightFormat(engine.load_format),
+        is_deterministic=engine.deterministic,
         num_threads=engine.threads
         or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
         device=engine.device,
