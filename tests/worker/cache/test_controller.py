@@ -5,6 +5,7 @@ import pytest
 
 from mizzen_worker.cache.controller import UnifiedRadixCache
 from mizzen_worker.cache.page_key import Namespace, PageKey, page_key
+from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.memory.allocator import PageAllocator
 
@@ -15,8 +16,9 @@ def _key(tokens: list[int]) -> PageKey:
     return page_key(NAMESPACE, np.array(tokens, dtype=np.int32), page_size=2)
 
 
-def _cache(num_pages: int = 8) -> UnifiedRadixCache:
-    return UnifiedRadixCache(allocator=PageAllocator(num_pages=num_pages), page_size=2)
+def _cache(num_pages: int = 8, eviction: CacheEviction = CacheEviction.LRU) -> UnifiedRadixCache:
+    allocator = PageAllocator(num_pages=num_pages)
+    return UnifiedRadixCache(allocator=allocator, page_size=2, eviction=eviction)
 
 
 def test_a_closed_lease_leaves_its_prefix_for_the_next() -> None:
@@ -132,3 +134,61 @@ def test_a_path_names_the_nodes_down_to_a_match() -> None:
     assert cache.path(above.receipt.node) == (above.receipt.node,)
     assert cache.path(below.receipt.node) == (above.receipt.node, below.receipt.node)
     assert cache.path(cache.match(_key([7, 7])).node) == ()
+
+
+def test_a_prompt_is_a_node_of_its_own_and_the_page_it_ends_in_is_the_answers() -> None:
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])), num_prompt_tokens=5)
+    cache.grow([(lease, 4)])
+    cache.close(lease, _key([1, 2, 3, 4, 5, 6, 7, 8]))
+    sibling = cache.match(_key([1, 2, 3, 4, 5, 9]))
+    epoch = cache.epoch
+    again = cache.open(sibling)
+    assert again.num_pages == 2
+    assert cache.epoch == epoch, "the sibling leases the prompt's node without a split"
+    assert cache.flush() == 2, "the answer can go while the prompt is in use"
+
+
+def test_pages_of_urgent_requests_stay_longer_also_where_others_used_them_since() -> None:
+    cache = _cache(eviction=CacheEviction.PRIORITY)
+    for tokens, priority in (([1, 1], 5), ([2, 2], 0), ([3, 3], 3)):
+        lease = cache.open(cache.match(_key([])), priority=priority)
+        cache.grow([(lease, 1)])
+        cache.checkpoint(lease, _key(tokens))
+        cache.close(lease, None)
+    cache.close(cache.open(cache.match(_key([1, 1])), priority=1), None)
+    cache.close(cache.open(cache.match(_key([2, 2])), priority=4), None)
+    cache.grow([(cache.open(cache.match(_key([]))), 6)])
+    kept = [cache.match(_key(tokens)).num_pages for tokens in ([1, 1], [2, 2], [3, 3])]
+    assert kept == [1, 1, 0], "highest priority of all that used it: 5, 4, 3"
+
+
+def test_a_split_is_another_epoch() -> None:
+    """A match that ended inside the edge is true still, but the node it names has moved down."""
+    cache = _cache()
+    lease = cache.open(cache.match(_key([])))
+    cache.grow([(lease, 2)])
+    cache.close(lease, _key([1, 2, 3, 4]))
+    inside = cache.match(_key([1, 2, 9, 9]))
+    cache.open(inside)
+    assert inside.epoch != cache.epoch
+    assert cache.match(_key([1, 2, 9, 9]), inside) == cache.match(_key([1, 2, 9, 9]))
+    assert cache.match(_key([1, 2, 9, 9])).node != inside.node
+
+
+def test_a_chunk_costs_what_is_new_in_it() -> None:
+    """Looked at by what a checkpoint touches: neither path nor pages before the lock."""
+    cache = _cache(num_pages=400)
+    lease = cache.open(cache.match(_key([])))
+    tokens = list(range(400))
+    for end in range(2, 401, 2):
+        cache.grow([(lease, 1)])
+        tail = page_key(
+            NAMESPACE, np.array(tokens[:end], np.int32), page_size=2, first_page=lease.num_tree
+        )
+        assert len(tail.tokens) == 8
+        cache.checkpoint(lease, tail)
+    views = [view for view in cache._core.views() if view.parent_id is not None]
+    assert len(views) == 200
+    assert {(view.num_uses, view.locks) for view in views} == {(1, (1,))}
+    assert cache.violations() == []

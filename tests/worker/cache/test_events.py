@@ -7,6 +7,7 @@ import pytest
 from tests.scale import count
 from tests.worker.cache.event_mirror import EventMirror
 
+from mizzen_worker.cache.check import check
 from mizzen_worker.cache.components.full import FullComponent
 from mizzen_worker.cache.events import EventLog
 from mizzen_worker.cache.page_key import Namespace, PageKey, hash_pages, page_key
@@ -49,7 +50,7 @@ def test_who_applies_every_event_holds_exactly_what_is_cached(page_size: int) ->
             found = core.match(key)
             core.unlock(core.lock(found.node, found.num_pages, access))
         else:
-            pages = np.arange(len(tokens) // page_size, dtype=np.int32)
+            pages = np.arange(10, dtype=np.int32)[: len(tokens) // page_size] + 10 * tick
             core.insert(key, (pages,), access, boundary=dice.randint(0, 5))
         events = log.since(mirror.next_sequence)
         assert events is not None
@@ -57,6 +58,7 @@ def test_who_applies_every_event_holds_exactly_what_is_cached(page_size: int) ->
         names = core.hashes()
         assert mirror.hashes == set(names) == _all_names(core)
         assert len(names) == len(set(names))
+        assert check(core) == []
     assert mirror.namespaces <= set(NAMESPACES)
 
 

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 
 from mizzen_worker.cache.node import NodeView
 from mizzen_worker.cache.node_table import ROOT
-from mizzen_worker.cache.page_key import TOKEN_BYTES
+from mizzen_worker.cache.page_key import DIGEST_BYTES, TOKEN_BYTES, hash_pages
 from mizzen_worker.cache.tree_core import UnifiedTreeCore
 from mizzen_worker.contracts.ids import NodeId
 
-_NAMESPACE_BYTES = 16
-
 
 def check(core: UnifiedTreeCore) -> list[str]:
-    """List every broken invariant of the tree. O(tree)."""
+    """List every broken invariant of the tree. O(tree).
+
+    T1: links, edges. T2, T3, T4, T9: values. T5: locks. T6, T7: candidates. T8: counts.
+    """
     views = {view.node_id: view for view in core.views()}
     return [
         *_broken_links(views),
@@ -25,6 +26,7 @@ def check(core: UnifiedTreeCore) -> list[str]:
         *_broken_locks(core, views),
         *_broken_counts(core, views),
         *_broken_candidates(core, views),
+        *_broken_names(core, views),
     ]
 
 
@@ -58,7 +60,7 @@ def _broken_edges(core: UnifiedTreeCore, views: dict[NodeId, NodeView]) -> Itera
             yield f"node {view.node_id}: edge of {len(view.edge)} bytes for {num_pages} pages"
         if view.start_page != parent.end_page:
             yield f"node {view.node_id} starts at {view.start_page}, its parent ends elsewhere"
-        lead = _NAMESPACE_BYTES if view.parent_id == ROOT else 0
+        lead = DIGEST_BYTES if view.parent_id == ROOT else 0
         if (
             len(view.child_key) != lead + page_bytes
             or view.child_key[lead:] != (view.edge[:page_bytes])
@@ -92,10 +94,14 @@ def _broken_locks(core: UnifiedTreeCore, views: dict[NodeId, NodeView]) -> Itera
             if view is None:
                 yield f"receipt {receipt.receipt_id} locks node {receipt.node}, which is gone"
                 continue
+            if view.end_page != receipt.num_pages:
+                yield f"receipt {receipt.receipt_id}: node {view.node_id} ends elsewhere"
             while view.parent_id is not None and view.start_page >= top:
                 expected[view.node_id][index] += 1
                 view = views[view.parent_id]
     for view in views.values():
+        if min(view.locks) < 0:
+            yield f"node {view.node_id}: negative locks {view.locks}"
         if list(view.locks) != expected[view.node_id]:
             yield f"node {view.node_id}: locks {view.locks}, receipts say {expected[view.node_id]}"
         if view.node_id != ROOT and max(view.locks) > view.locks[0]:
@@ -132,3 +138,15 @@ def _broken_candidates(core: UnifiedTreeCore, views: dict[NodeId, NodeView]) -> 
         kept = core.candidates(index)
         if kept != defined:
             yield f"{component.name}: candidates {sorted(kept)}, by definition {sorted(defined)}"
+
+
+def _broken_names(core: UnifiedTreeCore, views: dict[NodeId, NodeView]) -> Iterator[str]:
+    """Recompute the hash chain where events are recorded."""
+    is_named = any(view.hashes for view in views.values())
+    for view in views.values():
+        if view.parent_id is None or not is_named:
+            continue
+        above = views[view.parent_id].hashes if view.parent_id in views else ()
+        previous = above[-1] if above else view.child_key[:DIGEST_BYTES]
+        if view.hashes != hash_pages(previous, view.edge, page_size=core.page_size):
+            yield f"node {view.node_id}: its pages' names are not those of its path"

@@ -205,12 +205,18 @@ class UnifiedRadixCache:
             owned = lease.pages(lease.num_tree, lease.num_pages).tolist()
             found += _claim(holders, owned, f"lease {lease.lease_id}")
             found += self._broken_lease(lease)
+        if self._executor.num_waiting:
+            found.append(f"{self._executor.num_waiting} actions are not done")
+        if {lease.receipt for lease in self._leases.values()} != set(self._core.receipts()):
+            found.append("the locks outstanding are not exactly those of the open leases")
         lost = set(range(1, self.num_pages + 1)) - holders.keys()
         if lost or len(holders) != self.num_pages:
             found.append(f"pages that nobody holds or that do not exist: {sorted(lost)}")
         return found
 
     def _broken_lease(self, lease: KvLease) -> list[str]:
+        if not 0 <= lease.num_synced <= lease.num_pages or lease.num_tree > lease.num_pages:
+            return [f"lease {lease.lease_id}: {lease.num_tree}, {lease.num_synced} of its pages"]
         receipt = lease.receipt
         tree_pages = self._core.pages(receipt.node, receipt.num_pages)
         if lease.num_tree != receipt.num_pages or not np.array_equal(
