@@ -51,8 +51,7 @@ class LockBook:
         """Exchange a receipt for one on ``node`` at or below its end. O(nodes between)."""
         old = self.node_of(receipt)
         # The backbone stays locked above the old end; other components lock as from new.
-        for step in up(node, receipt.num_pages):
-            self._table.lock(0, step)
+        self._table.lock(0, up(node, receipt.num_pages))
         auxiliary = range(1, len(self._components))
         tops = (receipt.tops[0], *(self._lock_path(index, node) for index in auxiliary))
         for index in auxiliary:
@@ -79,14 +78,18 @@ class LockBook:
     def _lock_path(self, index: int, node: Node) -> int:
         """Lock what one component needs from ``node`` up; return the first page covered."""
         walk = self._components[index].start_lock()
+        if walk is None:
+            self._table.lock(index, up(node))
+            return 0
+        path = []
         top = node.end_page
         for step in up(node):
-            if walk is not None and not walk.covers(step.end_page - step.start_page):
+            if not walk.covers(step.end_page - step.start_page):
                 break
+            path.append(step)
             top = step.start_page
-            self._table.lock(index, step)
+        self._table.lock(index, path)
         return top
 
     def _unlock_path(self, index: int, node: Node, top_page: int) -> None:
-        for step in up(node, top_page):
-            self._table.unlock(index, step)
+        self._table.unlock(index, up(node, top_page))

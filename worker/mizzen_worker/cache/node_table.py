@@ -10,7 +10,7 @@ books. Every change of a node goes through here (``check.py`` recomputes each of
 - the journal hears of each page once when it comes and once when it goes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mizzen_worker.cache.components.base import Component
 from mizzen_worker.cache.events import EventLog
@@ -177,38 +177,46 @@ class NodeTable:
             self._refresh_auxiliary(node, index)
         self.epoch += 1
 
-    def use(self, node: Node, access: Access) -> None:
+    @staticmethod
+    def use(node: Node, access: Access) -> None:
         """Note that one more request uses a node."""
+        node.num_uses += 1
         node.last_access = max(node.last_access, access.tick)
         node.priority = max(node.priority, access.priority)
-        node.num_uses += 1
 
-    def lock(self, index: int, node: Node) -> None:
-        """Count one lock more of a component on one node."""
-        node.locks[index] += 1
-        if node.locks[index] == 1:
-            self._move_units(index, node, self.num_unlocked, self.num_locked)
+    def lock(self, index: int, path: Iterable[Node]) -> None:
+        """Count one lock more of a component on each node of a path."""
+        num_units = 0
+        for node in path:
+            node.locks[index] += 1
+            if node.locks[index] == 1:
+                num_units += self._turn(index, node)
+        self.num_unlocked[index] -= num_units
+        self.num_locked[index] += num_units
 
-    def unlock(self, index: int, node: Node) -> None:
-        """Count one lock less of a component on one node."""
-        node.locks[index] -= 1
-        if node.locks[index] == 0:
-            self._move_units(index, node, self.num_locked, self.num_unlocked)
+    def unlock(self, index: int, path: Iterable[Node]) -> None:
+        """Count one lock less of a component on each node of a path."""
+        num_units = 0
+        for node in path:
+            node.locks[index] -= 1
+            if node.locks[index] == 0:
+                num_units += self._turn(index, node)
+        self.num_locked[index] -= num_units
+        self.num_unlocked[index] += num_units
+
+    def _turn(self, index: int, node: Node) -> int:
+        """See to a node that has got its first lock or lost its last; give its units."""
+        if index:
+            self._refresh_auxiliary(node, index)
+        elif not node.children:
+            self._refresh_backbone(node)
+        value = node.values[index]
+        return 0 if value is None else len(value)
 
     def _take_id(self) -> NodeId:
         node_id = NodeId(self._next_node)
         self._next_node += 1
         return node_id
-
-    def _move_units(self, index: int, node: Node, source: list[int], target: list[int]) -> None:
-        value = node.values[index]
-        if value is not None:
-            source[index] -= len(value)
-            target[index] += len(value)
-        if index:
-            self._refresh_auxiliary(node, index)
-        elif not node.children:
-            self._refresh_backbone(node)
 
     def _refresh(self, node: Node) -> None:
         """Make a node a candidate of each component, or not, by the definition."""

@@ -98,10 +98,10 @@ def hash_pages(previous: bytes, tokens: bytes, *, page_size: int) -> tuple[bytes
     Each digest covers the namespace and all tokens up to its page's end.
     """
     page_bytes = page_size * TOKEN_BYTES
+    digest = hashlib.blake2b
     chain = []
     for start in range(0, len(tokens), page_bytes):
-        previous = hashlib.blake2b(
-            previous + tokens[start : start + page_bytes], digest_size=DIGEST_BYTES
-        ).digest()
+        page = tokens[start : start + page_bytes]
+        previous = digest(previous + page, digest_size=DIGEST_BYTES).digest()
         chain.append(previous)
     return tuple(chain)
