@@ -29,7 +29,7 @@ async def _disturbed(stack: Stack, disturb: Callable[[Stack], None]) -> httpx.Re
     request = asyncio.create_task(_generate(stack))
     await stack.until(lambda: stack.num_running == 1)
     state = next(iter(stack.manager._states.values()))
-    await stack.until(lambda: len(state.output_ids) > 20)
+    await stack.until(lambda: state.num_output > 20)
     disturb(stack)
     return await request
 

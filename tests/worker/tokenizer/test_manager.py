@@ -63,7 +63,7 @@ def test_tokens_without_the_scores_asked_for_are_a_gap() -> None:
         front.tokens(state, 0, 7)
         front.manager.tick()
         assert len(front.submits) == 2
-        assert state.output_ids == []
+        assert state.num_output == 0
 
     asyncio.run(scenario())
 
@@ -79,7 +79,7 @@ def test_words_of_an_earlier_attempt_or_another_worker_count_for_nothing() -> No
         front.manager.on_message(WORKER, TokenEvents(events=(stale,)))
         foreign = TokenEvent(state.request_id, state.generation, 1, (TokenId(8),))
         front.manager.on_message("memory://b", TokenEvents(events=(foreign,)))
-        assert state.output_ids == [7]
+        assert state.output_ids() == (7,)
 
     asyncio.run(scenario())
 
@@ -194,5 +194,42 @@ def test_a_full_server_says_when_to_come_again_by_how_fast_requests_end() -> Non
         state = front.manager.submit("refused", wanted())
         front.hand_back(state, HandBackCause.QUEUE_FULL)
         assert state.error.retry_after_s == 5.0
+
+    asyncio.run(scenario())
+
+
+def test_what_a_client_does_not_read_is_kept_in_few_pieces_and_read_at_once() -> None:
+    async def scenario() -> None:
+        front = Front()
+        state = front.manager.submit("id", wanted(sampling={"max_new_tokens": 5000}))
+        for place in range(3000):
+            front.tokens(state, place, place)
+        assert len(state._old_text) + len(state._new_text) < 300
+        output = state.take()
+        assert output.text == "".join(f"{place} " for place in range(3000))
+        assert output.token_ids == tuple(range(3000))
+        assert state.take() is None
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_is_woken_by_news_and_by_the_end_of_its_patience() -> None:
+    async def scenario() -> None:
+        front = Front()
+        state = front.manager.submit("id", wanted())
+        assert not await state.changed(0.001)
+        waiting = asyncio.create_task(state.changed(60))
+        await asyncio.sleep(0)
+        front.tokens(state, 0, 7)
+        assert await waiting
+        assert await state.changed(60)
+        state.take()
+        assert not await state.changed(0.001)
+        waiting = asyncio.create_task(state.changed(60))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        front.manager.abort(state)
+        assert await state.changed(60)
 
     asyncio.run(scenario())

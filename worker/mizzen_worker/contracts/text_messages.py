@@ -1,8 +1,9 @@
 """Owns the closed union of messages between TokenizerManager and DetokenizerManager.
 
 Owns no sockets and no decoding. Never leaves one machine, so there is no wire version: both ends
-are of one installation. At most one ``Feed`` of a stream is unanswered at a time, so what is queued
-is bounded by the number of live requests.
+are of one installation. A payload carries several messages in order, array-encoded, because there
+are as many as streams and steps. At most one ``Feed`` of a stream is unanswered at a time, so what
+is queued is bounded by the number of live requests.
 """
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from mizzen_worker.contracts.ids import RequestId, TokenId
 
 
-class OpenText(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
+class OpenText(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="open"):
     """Begin the text of a request.
 
     ``skip_chars`` characters of it were delivered already, before a detokenizer was lost: the same
@@ -26,7 +27,7 @@ class OpenText(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
     skip_chars: int = 0
 
 
-class Feed(msgspec.Struct, frozen=True, kw_only=True, tag="feed"):
+class Feed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="feed"):
     """Next tokens of an open text; ``start`` is the index of the first one in the output.
 
     ``is_last`` flushes what was held back; ``trim_last`` leaves the last token's text out (the
@@ -40,13 +41,13 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True, tag="feed"):
     trim_last: bool = False
 
 
-class CloseText(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
+class CloseText(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="close"):
     """Forget a text; nothing answers."""
 
     request_id: RequestId
 
 
-class TextChunk(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+class TextChunk(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="text"):
     """New text of a request after ``num_tokens`` of its output.
 
     ``stopped_by`` names the stop string or pattern found, in which case ``num_tokens`` counts the
@@ -61,7 +62,7 @@ class TextChunk(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
     stopped_by: str | None = None
 
 
-class TextLost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
+class TextLost(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="lost"):
     """The detokenizer does not know this text (it is new, or shed it): open and feed it again."""
 
     request_id: RequestId
@@ -69,3 +70,7 @@ class TextLost(msgspec.Struct, frozen=True, kw_only=True, tag="lost"):
 
 ToDetokenizer = OpenText | Feed | CloseText
 FromDetokenizer = TextChunk | TextLost
+
+MAX_BATCH_MESSAGES = 512
+MAX_BATCH_TOKENS = 1 << 18
+"""Tokens whose text, or ids, one payload may carry: far below what the codecs take."""

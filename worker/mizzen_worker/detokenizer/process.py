@@ -21,7 +21,7 @@ from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 logger = logging.getLogger(__name__)
 
-_MAX_MESSAGES_PER_TURN = 256
+_MAX_PAYLOADS_PER_TURN = 256
 _IDLE_WAIT_S = 0.5
 
 
@@ -48,19 +48,20 @@ class DetokenizerServer:
         """Answer what arrived, waiting for the first message; give how many there were."""
         if not self._socket.poll(max(1, int(timeout_s * 1000)), zmq.POLLIN):
             return 0
-        for num_done in range(_MAX_MESSAGES_PER_TURN):
+        for num_done in range(_MAX_PAYLOADS_PER_TURN):
             try:
                 peer, payload = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return num_done
             try:
-                answer = self._texts.take(self._decode(payload))
+                messages = self._decode(payload)
             except WireError as error:
                 logger.warning("refused a malformed message", extra={"detail": str(error)})
                 continue
-            if answer is not None:
-                self._socket.send_multipart([peer, self._encode(answer)])
-        return _MAX_MESSAGES_PER_TURN
+            answers = [answer for one in messages if (answer := self._texts.take(one)) is not None]
+            if answers:
+                self._socket.send_multipart([peer, self._encode(tuple(answers))])
+        return _MAX_PAYLOADS_PER_TURN
 
     def close(self) -> None:
         """Unbind."""

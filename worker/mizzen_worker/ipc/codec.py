@@ -67,14 +67,14 @@ def to_tokenizer_codec() -> Codec[ToTokenizer]:
     return Codec(ToTokenizer, name="to tokenizer")
 
 
-def to_detokenizer_codec() -> Codec[ToDetokenizer]:
+def to_detokenizer_codec() -> Codec[tuple[ToDetokenizer, ...]]:
     """Give a codec for what the TokenizerManager sends to the DetokenizerManager."""
-    return Codec(ToDetokenizer, name="to detokenizer")
+    return Codec(tuple[ToDetokenizer, ...], name="to detokenizer")
 
 
-def from_detokenizer_codec() -> Codec[FromDetokenizer]:
+def from_detokenizer_codec() -> Codec[tuple[FromDetokenizer, ...]]:
     """Give a codec for what the DetokenizerManager answers."""
-    return Codec(FromDetokenizer, name="from detokenizer")
+    return Codec(tuple[FromDetokenizer, ...], name="from detokenizer")
 
 
 def from_cache_codec() -> Codec[FromCache]:

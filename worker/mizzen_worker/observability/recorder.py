@@ -5,10 +5,11 @@ Everything hangs on an own registry, so that tests and several engines in one pr
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from mizzen_worker.observability.histogram import Histogram
 from mizzen_worker.observability.metric_names import METRICS, Metric, MetricKind
 from mizzen_worker.observability.samples import Sample
 
@@ -37,9 +38,7 @@ class Recorder:
 
     def observe(self, metric: Metric, value_s: float, num_times: int = 1) -> None:
         """Add to a histogram, ``num_times`` the same value."""
-        histogram = self._histograms[metric.name]
-        for _ in range(num_times):
-            histogram.observe(value_s)
+        self._histograms[metric.name].observe(value_s, num_times)
 
     def samples(self) -> tuple[Sample, ...]:
         """Give every value, to be added up with those of other processes."""
@@ -61,9 +60,9 @@ class Recorder:
             case MetricKind.GAUGE:
                 self._gauges[name] = Gauge(name, meaning, labels, registry=self._registry)
             case MetricKind.HISTOGRAM:
-                self._histograms[name] = Histogram(
-                    name, meaning, labels, registry=self._registry, buckets=metric.buckets
-                )
+                histogram = Histogram(name, meaning, metric.buckets)
+                self._registry.register(histogram)
+                self._histograms[name] = histogram
 
 
 class _WithoutCreationTimes(Collector):

@@ -81,7 +81,7 @@ class Attempts:
                 generation=generation,
                 prompt_ids=wanted.prompt_ids,
                 sampling=_sampling_of_rest(state),
-                generated_ids=tuple(state.output_ids),
+                generated_ids=state.output_ids(),
                 deadline_s=None if wanted.deadline_s is None else state.deadline_at_s - now_s,
                 priority=wanted.priority,
                 cache_salt=wanted.cache_salt,
@@ -92,7 +92,7 @@ class Attempts:
             state.resume_identity = self._workers.identity(address).resume_identity
             state.move(Phase.RUNNING, now_s)
             state.worker = address
-            self._workers.note_arrival(address, state.prefix, len(state.output_ids))
+            self._workers.note_arrival(address, state.prefix, state.num_output)
         return is_sent
 
 
@@ -103,7 +103,7 @@ def _sampling_of_rest(state: RequestState) -> SamplingParams:
     if sampling.logprobs is None or first is None:
         return sampling
     missing = first + len(state.prompt_logprobs)
-    is_complete = bool(state.output_ids) or missing >= len(state.wanted.prompt_ids)
+    is_complete = state.num_output > 0 or missing >= len(state.wanted.prompt_ids)
     logprobs = msgspec.structs.replace(
         sampling.logprobs, prompt_start=None if is_complete else missing
     )

@@ -269,7 +269,7 @@ class TokenizerManager:
         state.move(Phase.WAITING, self._clock())
         state.tried.add(address)
         state.num_lost += message.cause is HandBackCause.RESTARTING
-        has_begun = bool(state.output_ids) or state.generation > 0
+        has_begun = state.num_output > 0 or state.generation > 0
         if self._begin(state) or has_begun or message.cause is HandBackCause.RESTARTING:
             return
         retry_after_s = message.retry_after_s or self.retry_after_s

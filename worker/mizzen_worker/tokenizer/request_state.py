@@ -1,6 +1,6 @@
 """Owns one live request of the tokenizer side: its phases, its ids, what its client has not read.
 
-Owns no sockets and decides nothing about workers. Invariants: ``output_ids`` only grows and is the
+Owns no sockets and decides nothing about workers. Invariants: ``output_ids`` only grow and are the
 base of resume; where log-probabilities are wanted, ``output_logprobs`` is as long, and
 ``prompt_logprobs`` grows without a gap from ``first_scored``; ``num_fed`` >= ``num_texted`` >=
 ``num_taken``; one phase at a time, moved only by ``move``; after the final output nothing is added.
@@ -9,7 +9,9 @@ base of resume; where log-probabilities are wanted, ``output_logprobs`` is as lo
 import asyncio
 import enum
 import math
+from array import array
 from dataclasses import dataclass, field
+from typing import cast
 
 from mizzen_worker.contracts.errors import InvariantError, WorkerError
 from mizzen_worker.contracts.ids import Generation, RequestId, TokenId
@@ -29,6 +31,8 @@ class Phase(enum.Enum):
     """No more tokens are wanted; the last text or the worker's count is awaited."""
     FINISHED = "finished"
 
+
+_NUM_NEW_TEXTS = 256
 
 _NOT_YET = Generation(-1)
 """Before the first attempt, which is number 0."""
@@ -105,7 +109,6 @@ class RequestState:
     num_lost: int = 0
     """Attempts lost since its last new token."""
     phase_since_s: float = 0.0
-    output_ids: list[TokenId] = field(default_factory=list)
     output_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     cached_tokens: int = 0
@@ -122,8 +125,12 @@ class RequestState:
     stopped_by: str | None = None
     final: FinalOutput | None = None
     error: WorkerError | None = None
+    _output_ids: "array[int]" = field(default_factory=lambda: array("i"))
+    _old_text: list[str] = field(default_factory=list)
     _new_text: list[str] = field(default_factory=list)
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The newest pieces; many become one of ``_old_text``, which a slow client may leave long."""
+    _has_changed: bool = False
+    _waiter: asyncio.Future[bool] | None = None
 
     def move(self, phase: Phase, now_s: float) -> None:
         """Change phase; raises ``InvariantError`` for a move that is not in the table."""
@@ -142,9 +149,18 @@ class RequestState:
             return None
         return max(1, logprobs.prompt_start)
 
+    @property
+    def num_output(self) -> int:
+        """Tokens recorded."""
+        return len(self._output_ids)
+
+    def output_ids(self, first: int = 0, end: int | None = None) -> tuple[TokenId, ...]:
+        """Give recorded tokens [first, end)."""
+        return cast("tuple[TokenId, ...]", tuple(self._output_ids[first:end]))
+
     def record(self, event: TokenEvent) -> int | None:
         """Add what is new of an event; give how many tokens, or None when something is missing."""
-        num_known = len(self.output_ids)
+        num_known = self.num_output
         num_old = num_known - event.start
         if num_old < 0:
             return None
@@ -153,7 +169,7 @@ class RequestState:
             if len(event.logprobs) != len(event.token_ids):
                 return None
             self.output_logprobs.extend(event.logprobs[num_old:])
-        self.output_ids.extend(fresh)
+        self._output_ids.extend(fresh)
         return len(fresh)
 
     def record_prompt(self, scores: PromptLogprobs) -> bool:
@@ -168,7 +184,7 @@ class RequestState:
 
     def truncate(self, num_tokens: int) -> None:
         """Drop what lies behind a stop string."""
-        del self.output_ids[num_tokens:]
+        del self._output_ids[num_tokens:]
         del self.output_logprobs[num_tokens:]
 
     def add_text(self, text: str, num_tokens: int) -> None:
@@ -176,19 +192,22 @@ class RequestState:
         self.num_texted = num_tokens
         self.num_text_chars += len(text)
         self._new_text.append(text)
-        self._changed.set()
+        if len(self._new_text) == _NUM_NEW_TEXTS:
+            self._old_text.append("".join(self._new_text))
+            self._new_text.clear()
+        self._note_change()
 
     def finish(self, final: FinalOutput, now_s: float) -> None:
         """End with a result."""
         self.move(Phase.FINISHED, now_s)
         self.final = final
-        self._changed.set()
+        self._note_change()
 
     def fail(self, error: WorkerError, now_s: float) -> None:
         """End with an error."""
         self.move(Phase.FINISHED, now_s)
         self.error = error
-        self._changed.set()
+        self._note_change()
 
     def final_of(
         self,
@@ -200,16 +219,18 @@ class RequestState:
         """Make the final output with what has been counted."""
         usage = Usage(
             prompt_tokens=len(self.wanted.prompt_ids),
-            completion_tokens=len(self.output_ids),
+            completion_tokens=self.num_output,
             cached_tokens=self.cached_tokens,
         )
         return FinalOutput(kind=kind, usage=usage, matched=matched, message=message)
 
     def take(self) -> Output | None:
         """Take what is new; None when nothing is; raises the error the request ended with."""
-        self._changed.clear()
-        text, self._new_text = "".join(self._new_text), []
-        token_ids = tuple(self.output_ids[self.num_taken : self.num_texted])
+        self._has_changed = False
+        text = "".join([*self._old_text, *self._new_text])
+        self._old_text.clear()
+        self._new_text.clear()
+        token_ids = self.output_ids(self.num_taken, self.num_texted)
         if self.error is not None and not text and not token_ids:
             raise self.error
         if not text and not token_ids and self.final is None:
@@ -227,25 +248,40 @@ class RequestState:
         )
 
     async def changed(self, timeout_s: float) -> bool:
-        """Wait until there may be something new; False when the time is up."""
-        if self.error is not None:
+        """Wait until there may be something new; False when the time is up. For one reader."""
+        if self._has_changed or self.error is not None:
             return True
+        # Not asyncio.timeout around an Event: this is done once a token, at a third of the cost.
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
+        timer = loop.call_later(timeout_s, _answer, waiter, False)  # noqa: FBT003 - no keywords
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _note_change(self) -> None:
+        self._has_changed = True
+        if self._waiter is not None:
+            _answer(self._waiter, True)  # noqa: FBT003 - as the timer calls it
+
+
+def _answer(waiter: asyncio.Future[bool], is_changed: bool) -> None:  # noqa: FBT001 - by a timer
+    if not waiter.done():
+        waiter.set_result(is_changed)
 
 
 def finish_of_complete(state: RequestState, end_ids: frozenset[TokenId]) -> FinishReason | None:
     """Tell how a request ended whose worker was lost between its last token and saying so."""
     sampling = state.wanted.sampling
-    num_tokens = len(state.output_ids)
+    num_tokens = state.num_output
     if num_tokens >= sampling.max_new_tokens:
         return FinishReason(kind=FinishKind.LENGTH)
     ends = frozenset(sampling.stop_token_ids)
     ends |= frozenset() if sampling.ignore_eos else end_ids
-    if num_tokens and state.output_ids[-1] in ends and num_tokens > sampling.min_new_tokens:
-        return FinishReason(kind=FinishKind.STOP, matched=state.output_ids[-1])
+    last = state.output_ids(num_tokens - 1) if num_tokens > sampling.min_new_tokens else ()
+    if last and last[0] in ends:
+        return FinishReason(kind=FinishKind.STOP, matched=last[0])
     return None

@@ -20,7 +20,7 @@ class TextFeed:
         if state.is_feed_outstanding or state.stopped_by is not None:
             return
         finish = state.worker_finish
-        num_tokens = len(state.output_ids)
+        num_tokens = state.num_output
         if num_tokens == state.num_fed and finish is None:
             return
         if not self._open(state):
@@ -30,7 +30,7 @@ class TextFeed:
             Feed(
                 request_id=state.request_id,
                 start=state.num_fed,
-                token_ids=tuple(state.output_ids[state.num_fed :]),
+                token_ids=state.output_ids(state.num_fed),
                 is_last=finish is not None,
                 trim_last=is_stop_token_hidden and not state.wanted.keep_stop,
             )
