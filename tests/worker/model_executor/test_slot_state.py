@@ -283,6 +283,15 @@ def require_refused(
         runner.launch(batch)
 
 
+def test_a_step_without_rows_gives_nothing() -> None:
+    runner, forward = scripted_runner()
+    nobody = np.empty(0, dtype=np.int32)
+    decodes = DecodeRows(slots=nobody, starts=nobody)
+    batch = ScheduleBatch(step=1, extends=(), decodes=decodes, slot_inits=(), page_writes=())
+    result = runner.launch(batch).settle()
+    assert (len(result.sampled_ids), len(result.is_finished), forward.batches) == (0, 0, [])
+
+
 def test_scripted_logits_differ_by_token_and_position() -> None:
     forward = ScriptedForward(20)
     assert not np.array_equal(forward.expected(1, 2), forward.expected(2, 2))

@@ -1,6 +1,7 @@
 """Bias and penalties equal their formulas, and transformers' processors where it has one."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,14 +11,19 @@ from transformers.generation.logits_process import (
     SequenceBiasLogitsProcessor,
 )
 
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.sampler.adjustments import adjust
 
 VOCAB_SIZE = 40
 
 
-def adjusted(logits: np.ndarray, rows: list[Row]) -> np.ndarray:
+EVERY_SET = pytest.mark.parametrize("instruction_set", [None, *INSTRUCTION_SETS])
+"""None is torch."""
+
+
+def adjusted(logits: np.ndarray, rows: list[Row], instruction_set: str | None = None) -> np.ndarray:
     changed = torch.from_numpy(logits.copy())
-    adjust(changed, sampling_batch(rows, logits.shape[1]))
+    adjust(changed, sampling_batch(rows, logits.shape[1]), instruction_set)
     return changed.numpy()
 
 
@@ -25,7 +31,8 @@ def random_logits(seed: int, num_rows: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(0, 3, (num_rows, VOCAB_SIZE)).astype(np.float32)
 
 
-def test_repetition_penalty_equals_transformers() -> None:
+@EVERY_SET
+def test_repetition_penalty_equals_transformers(instruction_set: str | None) -> None:
     logits = random_logits(1, 3)
     prompt, output = [3, 5, 5, 8], [8, 9, 30]
     for penalty in (0.7, 1.1, 2.5):
@@ -33,7 +40,9 @@ def test_repetition_penalty_equals_transformers() -> None:
         ids = torch.tensor([prompt + output] * 3)
         expected = processor(ids, torch.from_numpy(logits.copy())).numpy()
         row = Row(repetition=penalty, prompt=prompt, output=output)
-        np.testing.assert_allclose(adjusted(logits, [row] * 3), expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            adjusted(logits, [row] * 3, instruction_set), expected, rtol=1e-6
+        )
 
 
 def test_bias_equals_transformers() -> None:
@@ -57,8 +66,12 @@ _ROWS = st.builds(
 )
 
 
+@EVERY_SET
 @given(rows=st.lists(_ROWS, min_size=1, max_size=5), seed=st.integers(0, 1000))
-def test_any_rows_together_equal_the_formulas_one_by_one(rows: list[Row], seed: int) -> None:
+def test_any_rows_together_equal_the_formulas_one_by_one(
+    instruction_set: str | None, rows: list[Row], seed: int
+) -> None:
     logits = random_logits(seed, len(rows))
     expected = [exact_logits(values, row) for values, row in zip(logits, rows, strict=True)]
-    np.testing.assert_allclose(adjusted(logits, rows), expected, rtol=1e-5, atol=1e-5)
+    got = adjusted(logits, rows, instruction_set)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

@@ -28,6 +28,11 @@ def choose_tokens(instruction_set: str, choice: Words) -> None:
     _native.choose_tokens(instruction_set, choice)
 
 
+def penalise_rows(instruction_set: str, penalties: Words) -> None:
+    """Penalise logits in place; ``penalties`` holds the fields of ``Penalties`` in sampling.h."""
+    _native.penalise_rows(instruction_set, penalties)
+
+
 class NativeProgram:
     """One program of the native library; owns its threads and buffers."""
 

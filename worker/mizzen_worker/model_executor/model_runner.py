@@ -123,8 +123,9 @@ class ModelRunner:
 
     def _num_top(self, batch: ScheduleBatch) -> int:
         """The most alternatives that a row of the step wants."""
-        slots = [*(row.slot for row in batch.extends), *batch.decodes.slots]
-        return int(self._sampling.num_top(np.array(slots, dtype=np.int64)).max(initial=0))
+        extending = np.array([row.slot for row in batch.extends], dtype=np.int32)
+        slots = np.concatenate([extending, batch.decodes.slots])
+        return int(self._sampling.num_top(slots).max(initial=0))
 
     def _run(self, step: _PackedStep, staged: StagedStep) -> list[torch.Tensor]:
         """What the step gives, on the device: see ``SlotState.record``, then scores if any."""

@@ -6,15 +6,22 @@ them names are not touched.
 
 import torch
 
+from mizzen_worker.sampler.native_choice import penalise_natively
 from mizzen_worker.sampler.sampling_batch import LogitBias, Penalties, SamplingBatch
 
 
-def adjust(logits: torch.Tensor, batch: SamplingBatch) -> None:
-    """Change [n, vocab] float32 logits as their rows' parameters say."""
+def adjust(logits: torch.Tensor, batch: SamplingBatch, instruction_set: str | None = None) -> None:
+    """Change [n, vocab] float32 logits as their rows' parameters say.
+
+    ``instruction_set`` is one of the native library's, for logits on the CPU; None takes torch.
+    """
     if batch.bias is not None:
         _add_bias(logits, batch.bias)
     if batch.penalties is not None:
-        _penalise(logits, batch.penalties)
+        if instruction_set is None:
+            _penalise(logits, batch.penalties)
+        else:
+            penalise_natively(logits, batch.penalties, instruction_set)
     if batch.forbidden is not None:
         forbidden = batch.forbidden
         nothing = torch.full_like(forbidden.ids, float("-inf"), dtype=logits.dtype)

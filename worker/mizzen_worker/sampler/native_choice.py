@@ -1,13 +1,13 @@
-"""Owns the call of the native kernel that chooses tokens on a CPU.
+"""Owns the calls of the native kernels that penalise logits and choose tokens on a CPU.
 
-What it means is in ``sampler.py``; tests hold the two against each other.
+What they mean is in ``adjustments.py`` and ``sampler.py``; tests hold them against each other.
 """
 
 import numpy as np
 import torch
 
-from mizzen_worker.kernels.native_library import choose_tokens
-from mizzen_worker.sampler.sampling_batch import SamplingBatch
+from mizzen_worker.kernels.native_library import choose_tokens, penalise_rows
+from mizzen_worker.sampler.sampling_batch import Penalties, SamplingBatch
 
 _PLAIN = 1
 _FILTERED = 2
@@ -43,3 +43,23 @@ def choose_natively(
     )
     choose_tokens(instruction_set, np.array(choice, dtype=np.int64))
     return tokens, is_valid
+
+
+def penalise_natively(logits: torch.Tensor, penalties: Penalties, instruction_set: str) -> None:
+    """Change [n, vocab] float32 logits on the CPU, contiguous in a row, in place."""
+    columns = (
+        penalties.rows.contiguous(),
+        penalties.tally_rows.contiguous(),
+        penalties.tallies.contiguous(),
+        penalties.repetition.contiguous(),
+        penalties.frequency.contiguous(),
+        penalties.presence.contiguous(),
+    )
+    words = (
+        logits.data_ptr(),
+        logits.stride(0),
+        logits.shape[1],
+        len(penalties.rows),
+        *(column.data_ptr() for column in columns),
+    )
+    penalise_rows(instruction_set, np.array(words, dtype=np.int64))

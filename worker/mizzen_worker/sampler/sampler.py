@@ -160,7 +160,7 @@ def sample(
 
     ``instruction_set`` is one of the native library's, for logits on the CPU; None takes torch.
     """
-    adjust(logits, batch)
+    adjust(logits, batch, instruction_set)
     if instruction_set is None:
         tokens, is_valid = _choose(logits, batch)
     else:

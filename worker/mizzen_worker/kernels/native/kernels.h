@@ -127,6 +127,9 @@ struct Kernels {
   // exp((value - largest) / temperature) of one block into weights[kSampleBlock]; their sum.
   float (*block_weights)(const float* values, int64_t size, float largest, float temperature,
                          float* weights);
+  // Repetition, frequency and presence penalty in place; tallies as in sampling.h.
+  void (*penalise)(float* logits, const int32_t* tallies, int64_t size, float repetition,
+                   float frequency, float presence);
 };
 
 // Each returns nullptr where the instruction set was not compiled in or the processor lacks it.

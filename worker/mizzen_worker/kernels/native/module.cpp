@@ -1,5 +1,5 @@
 // Owns the Python face of the native kernels: `instruction_sets`, `create_program`, `run_program`,
-// `choose_tokens`.
+// `choose_tokens`, `penalise_rows`.
 //
 // Everything crosses as flat arrays of int64 (pointers included); kernels/native_library.py and
 // its callers build them and keep alive what they point to. The lock of the interpreter is released while running.
@@ -164,7 +164,9 @@ PyObject* run_program(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* choose_tokens(PyObject*, PyObject* args) {
+// Call `work(kernels, record)` with the kernels and the record that the arguments name.
+template <typename Record, typename Work>
+PyObject* run_record(PyObject* args, const char* what, const Work& work) {
   const char* name;
   PyObject* object;
   if (!PyArg_ParseTuple(args, "sO", &name, &object)) return nullptr;
@@ -173,19 +175,19 @@ PyObject* choose_tokens(PyObject*, PyObject* args) {
     PyErr_Format(PyExc_ValueError, "instruction set %s is not available", name);
     return nullptr;
   }
-  Words words(object, "choice");
+  Words words(object, what);
   if (!words.is_valid()) return nullptr;
-  if (words.size() * 8 != sizeof(mizzen::Choice)) {
-    PyErr_Format(PyExc_ValueError, "choice: %zu words, %zu are needed", words.size(),
-                 sizeof(mizzen::Choice) / 8);
+  if (words.size() * 8 != sizeof(Record)) {
+    PyErr_Format(PyExc_ValueError, "%s: %zu words, %zu are needed", what, words.size(),
+                 sizeof(Record) / 8);
     return nullptr;
   }
-  mizzen::Choice choice;
-  std::memcpy(static_cast<void*>(&choice), words.data(), sizeof(choice));
+  Record record;
+  std::memcpy(static_cast<void*>(&record), words.data(), sizeof(record));
   bool is_out_of_memory = false;
   Py_BEGIN_ALLOW_THREADS
   try {
-    mizzen::choose_tokens(*kernels, choice);
+    work(*kernels, record);
   } catch (const std::bad_alloc&) {
     is_out_of_memory = true;
   }
@@ -194,12 +196,21 @@ PyObject* choose_tokens(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* choose_tokens(PyObject*, PyObject* args) {
+  return run_record<mizzen::Choice>(args, "choice", mizzen::choose_tokens);
+}
+
+PyObject* penalise_rows(PyObject*, PyObject* args) {
+  return run_record<mizzen::Penalties>(args, "penalties", mizzen::penalise_rows);
+}
+
 PyMethodDef kMethods[] = {
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names that this processor can run, best first."},
     {"create_program", create_program, METH_VARARGS,
      "create_program(instruction_set, num_threads, settings, layers, weights, widths, operations)"},
     {"run_program", run_program, METH_VARARGS, "run_program(program, step)"},
     {"choose_tokens", choose_tokens, METH_VARARGS, "choose_tokens(instruction_set, choice)"},
+    {"penalise_rows", penalise_rows, METH_VARARGS, "penalise_rows(instruction_set, penalties)"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -221,6 +221,15 @@ class Chooser {
 
 }  // namespace
 
+void penalise_rows(const Kernels& kernels, const Penalties& penalties) {
+  for (int64_t i = 0; i < penalties.num_rows; ++i) {
+    kernels.penalise(penalties.logits + penalties.rows[i] * penalties.stride,
+                     penalties.tallies + penalties.tally_rows[i] * penalties.vocab_size,
+                     penalties.vocab_size, penalties.repetition[i], penalties.frequency[i],
+                     penalties.presence[i]);
+  }
+}
+
 void choose_tokens(const Kernels& kernels, const Choice& choice) {
   Chooser chooser(kernels, choice);
   for (int64_t row = 0; row < choice.num_rows; ++row) chooser.choose(row);
