@@ -7,8 +7,10 @@ from mizzen_worker.contracts.ids import Generation, RequestId, TokenId
 from mizzen_worker.contracts.messages import (
     Finished,
     Heartbeat,
+    PromptLogprobs,
     TokenEvent,
     TokenEvents,
+    TokenLogprob,
     ToTokenizer,
 )
 from mizzen_worker.contracts.request import FinishKind, FinishReason, Usage
@@ -47,6 +49,29 @@ def test_credit_is_used_up_then_events_are_held_and_coalesced() -> None:
     outbox.grant(5)
     assert _taken(outbox) == [TokenEvents(events=(_event("b", 0, 9),))]
     assert outbox.credit == 4
+
+
+def test_scores_are_held_with_their_tokens_and_prompt_scores_are_not() -> None:
+    outbox = Outbox()
+
+    def scored(start: int) -> TokenEvent:
+        return TokenEvent(
+            RequestId("a"), Generation(0), start, (TokenId(start),), (TokenLogprob(-start),)
+        )
+
+    prompt = PromptLogprobs(RequestId("a"), Generation(0), 1, (TokenLogprob(-9.0),))
+    outbox.put(TokenEvents(events=(scored(0),), prompt_logprobs=(prompt,)))
+    outbox.put(TokenEvents(events=(scored(1),)))
+    assert _taken(outbox) == [TokenEvents(events=(), prompt_logprobs=(prompt,))]
+    outbox.grant(1)
+    both = TokenEvent(
+        RequestId("a"),
+        Generation(0),
+        0,
+        (TokenId(0), TokenId(1)),
+        (TokenLogprob(0), TokenLogprob(-1)),
+    )
+    assert _taken(outbox) == [TokenEvents(events=(both,))]
 
 
 def test_messages_without_tokens_do_not_wait() -> None:

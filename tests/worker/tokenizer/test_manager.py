@@ -151,6 +151,10 @@ def test_every_worker_answers_a_verb_or_it_is_said_why_not() -> None:
     async def scenario() -> None:
         front = Front()
         front.manager.on_attached("memory://b", HELLO)
+        prompt = tuple(map(TokenId, range(64)))
+        state = front.manager.submit("id", wanted(prompt_ids=prompt))
+        memory = front.manager.workers.memory
+        assert memory.num_cached(state.worker, state.prefix) == 63
         asked = asyncio.create_task(front.manager.control(ControlVerb.FLUSH_CACHE))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -163,6 +167,7 @@ def test_every_worker_answers_a_verb_or_it_is_said_why_not() -> None:
         assert replies[first] == reply
         assert not replies[second].is_ok
         assert "lost" in replies[second].message
+        assert memory.num_cached(WORKER, state.prefix) == 0
 
     asyncio.run(scenario())
 

@@ -205,6 +205,23 @@ def test_a_worker_lost_after_every_token() -> None:
     in_loop(scenario)
 
 
+def test_a_client_that_does_not_read_holds_nobody_up_and_misses_nothing() -> None:
+    def scenario() -> None:
+        fleet = Fleet(ModelWorker)
+        slow = fleet.submit(_wanted(seed=1))
+        fleet.readers.remove(slow)
+        quick = [fleet.submit(_wanted(seed=seed)) for seed in range(2, 6)]
+        fleet.run_to_end()
+        for reader in quick:
+            _require_right(reader)
+        for name in fleet.names:
+            fleet.kill(name)
+        slow.read()
+        _require_right(slow)
+
+    in_loop(scenario)
+
+
 def test_siblings_of_one_prompt_are_resumed_each_with_its_own_seed() -> None:
     def scenario() -> None:
         fleet = Fleet(ModelWorker)

@@ -8,22 +8,40 @@ stale; ``ready`` is emptied only by the caller.
 from collections import deque
 from dataclasses import dataclass, field
 
-from mizzen_worker.contracts.ids import RequestId
+from mizzen_worker.contracts.ids import RequestId, TokenId
 from mizzen_worker.contracts.messages import (
     Finished,
     HandBack,
     TokenEvent,
     TokenEvents,
+    TokenLogprob,
     ToTokenizer,
 )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Held:
     """One request's tokens beyond credit, and the terminal message that follows them."""
 
-    event: TokenEvent
+    first: TokenEvent
+    token_ids: list[TokenId]
+    logprobs: list[TokenLogprob]
     terminal: Finished | HandBack | None = None
+
+    @classmethod
+    def of(cls, event: TokenEvent) -> "_Held":
+        return cls(event, list(event.token_ids), list(event.logprobs))
+
+    def event(self) -> TokenEvent:
+        """Give everything held as one event."""
+        first = self.first
+        return TokenEvent(
+            first.request_id,
+            first.generation,
+            first.start,
+            tuple(self.token_ids),
+            tuple(self.logprobs),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +64,7 @@ class Outbox:
                 self._put_tokens(message)
             case Finished() | HandBack():
                 held = self._held.get(message.request_id)
-                if held is not None and held.event.generation == message.generation:
+                if held is not None and held.first.generation == message.generation:
                     held.terminal = message
                 else:
                     self.ready.append(message)
@@ -62,7 +80,7 @@ class Outbox:
             while self._held and self.credit > 0:
                 held = self._held.pop(next(iter(self._held)))
                 self.credit -= 1
-                events.append(held.event)
+                events.append(held.event())
                 if held.terminal is not None:
                     terminals.append(held.terminal)
             self.ready.append(TokenEvents(events=tuple(events)))
@@ -73,20 +91,17 @@ class Outbox:
             self.credit -= len(message.events)
             self.ready.append(message)
             return
+        if message.prompt_logprobs:
+            # They precede their request's first token, so they may leave before what is held.
+            self.ready.append(TokenEvents(events=(), prompt_logprobs=message.prompt_logprobs))
         for event in message.events:
             self._hold(event)
         self.grant(0)
 
     def _hold(self, event: TokenEvent) -> None:
         held = self._held.get(event.request_id)
-        if held is None:
-            self._held[event.request_id] = _Held(event=event)
-        elif held.event.generation == event.generation:
-            held.event = TokenEvent(
-                request_id=event.request_id,
-                generation=event.generation,
-                start=held.event.start,
-                token_ids=held.event.token_ids + event.token_ids,
-            )
-        elif held.event.generation < event.generation:
-            self._held[event.request_id] = _Held(event=event)
+        if held is None or held.first.generation < event.generation:
+            self._held[event.request_id] = _Held.of(event)
+        elif held.first.generation == event.generation:
+            held.token_ids.extend(event.token_ids)
+            held.logprobs.extend(event.logprobs)

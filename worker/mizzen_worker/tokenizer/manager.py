@@ -162,6 +162,9 @@ class TokenizerManager:
         replies = await asyncio.gather(
             *(self._control.ask(one, verb, arguments) for one in addresses)
         )
+        if verb is ControlVerb.FLUSH_CACHE:
+            for one in addresses:
+                self._workers.memory.forget(one)
         return dict(zip(addresses, replies, strict=True))
 
     # What workers say.
