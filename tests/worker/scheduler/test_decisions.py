@@ -1,6 +1,9 @@
 """The pure decisions as tables: admission, chunks, prediction, settling, moves, order."""
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.worker.scheduler.harness import PEER, Harness, make_submit
 
 from mizzen_worker.contracts.errors import ConfigError, InvariantError
@@ -99,6 +102,20 @@ def test_prediction_learns_and_forgets() -> None:
         prediction.observe(5)
     assert prediction.remaining(num_output=0, max_remaining=1000) == 5
     assert prediction.remaining(num_output=7, max_remaining=100) == 100
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), max_size=300),
+    asked=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 300)), min_size=1, max_size=8),
+)
+def test_prediction_of_many_is_that_of_each(lengths, asked) -> None:
+    prediction = OutputPrediction()
+    for length in lengths:
+        prediction.observe(length)
+    num_output, max_remaining = np.array(asked, dtype=np.int64).T
+    assert prediction.remaining_of(num_output, max_remaining).tolist() == [
+        prediction.remaining(num_output=done, max_remaining=most) for done, most in asked
+    ]
 
 
 def test_the_wait_is_the_line_over_the_pace_of_admissions() -> None:

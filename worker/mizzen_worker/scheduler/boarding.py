@@ -9,9 +9,11 @@ beyond. A request whose prefix is being computed by another waits for it (``pref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
-from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, chunk_length, decide
 from mizzen_worker.scheduler.policies import Path, depth_first, longest_prefix_first, take_turns
 from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS, Occupant, choose_occupants
@@ -47,6 +49,7 @@ class Boarding:
     def __init__(self, state: SchedulerState) -> None:
         self._residency = state.residency
         self._cache = state.residency.cache
+        self._book = state.residency.book
         self._page_size = state.limits.page_size
         self._roster = state.roster
         self._prediction = state.prediction
@@ -68,8 +71,8 @@ class Boarding:
         roster = self._roster
         if not len(roster.waiting) or num_left < 1 or self._num_places() < 1:
             return boarded
-        num_reserved = sum(map(self._reserved_pages, roster.running))
-        sharing = PrefixSharing(roster.running, page_size=self._page_size)
+        num_reserved = self._num_reserved(self._book.running())
+        sharing = PrefixSharing(self._book.beginners(), page_size=self._page_size)
         for req, is_by_age in self._turns(now, urgent):
             match = self._residency.match(req)
             if not self.is_overdue(req, now) and sharing.is_worth_waiting(req, match.num_pages):
@@ -87,7 +90,7 @@ class Boarding:
             if self._policy is SchedulePolicy.DFS_WEIGHT:
                 self._walk = self._cache.path(req.held()[1].receipt.node)
             num_left -= decision.num_new
-            num_reserved += self._reserved_pages(req)
+            num_reserved += self._num_reserved(_slot(req))
         return boarded
 
     def find_urgent(self, now: float) -> Urgent | None:
@@ -105,7 +108,7 @@ class Boarding:
         if not lower or (self._num_places() < 1 and not self._may_leave(lower, now)):
             return None
         match = self._residency.match(req)
-        sharing = PrefixSharing(running, page_size=self._page_size)
+        sharing = PrefixSharing(self._book.beginners(), page_size=self._page_size)
         if sharing.is_worth_waiting(req, match.num_pages):
             return None
         num_left = self._max_chunk_tokens - sum(
@@ -118,7 +121,7 @@ class Boarding:
             max_tokens=num_left,
             page_size=self._page_size,
         )
-        budget = self._budget(num_left, sum(map(self._reserved_pages, running)))
+        budget = self._budget(num_left, self._num_reserved(self._book.running()))
         candidate = self._candidate(req, match)
         if isinstance(decide(budget, candidate), Admitted):
             turn = next(self._turns(now, None), None)
@@ -186,7 +189,7 @@ class Boarding:
             priority=req.standing.priority,
             # Pages that the candidate might lock in its turn do not count.
             num_pages=self._cache.num_returned(lease, num_kept=num_matched),
-            num_reserved=self._reserved_pages(req),
+            num_reserved=self._num_reserved(_slot(req)),
             is_protected=self._is_protected(req, now),
         )
 
@@ -209,11 +212,17 @@ class Boarding:
             num_output=req.num_output, max_remaining=req.max_tokens - req.num_tokens
         )
 
-    def _reserved_pages(self, req: Req) -> int:
-        """Count pages a running request will still take, as predicted."""
-        _, lease = req.held()
-        final = req.num_tokens + self._predicted(req)
-        return max(0, pages_for_tokens(final, page_size=self._page_size) - lease.num_pages)
+    def _num_reserved(self, slots: npt.NDArray[np.int64]) -> int:
+        """Count pages that the requests in some slots will still take, as predicted."""
+        num_tokens, num_output, num_to_come = self._book.lengths(slots)
+        final = num_tokens + self._prediction.remaining_of(num_output, num_to_come)
+        num_pages = -(-final // self._page_size) - self._book.num_room[slots] // self._page_size
+        return int(np.maximum(num_pages, 0).sum())
+
+
+def _slot(req: Req) -> npt.NDArray[np.int64]:
+    slot, _ = req.held()
+    return np.array([slot], dtype=np.int64)
 
 
 def _num_to_prefill(req: Req) -> int:

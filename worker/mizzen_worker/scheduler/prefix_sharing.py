@@ -16,13 +16,16 @@ WORTH_TOKENS = 32
 
 
 class PrefixSharing:
-    """The prefills of one step; made anew for each."""
+    """The prefills of one step; made anew for each.
 
-    def __init__(self, running: Iterable[Req], *, page_size: int) -> None:
+    ``beginners`` are running requests that may have known tokens to cache.
+    """
+
+    def __init__(self, beginners: Iterable[Req], *, page_size: int) -> None:
         self._page_size = page_size
         # By namespace and first page: only those can share anything.
         self._leaders: dict[bytes, list[Req]] = {}
-        for req in running:
+        for req in beginners:
             _, lease = req.held()
             if lease.num_tree < req.num_prefill // page_size:
                 self.add(req)

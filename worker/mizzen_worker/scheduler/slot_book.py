@@ -30,6 +30,9 @@ class SlotBook:
         self.num_room: _Int64Array = np.zeros(rows, dtype=np.int64)
         """Positions that its pages hold."""
         self._max_kv: _Int64Array = np.zeros(rows, dtype=np.int64)
+        self._num_prompt: _Int64Array = np.zeros(rows, dtype=np.int64)
+        self._num_known: _Int64Array = np.zeros(rows, dtype=np.int64)
+        self._is_running: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._last_step: _Int64Array = np.zeros(rows, dtype=np.int64)
         self._is_decoding: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._needs_cpu_token: BoolArray = np.zeros(rows, dtype=np.bool_)
@@ -41,6 +44,9 @@ class SlotBook:
         self._reqs[slot] = req
         self.num_kv[slot] = self.num_room[slot] = num_kv
         self._max_kv[slot] = req.max_tokens - 1
+        self._num_prompt[slot] = req.num_prompt
+        self._num_known[slot] = req.num_tokens
+        self._is_running[slot] = True
         self._needs_cpu_token[slot] = req.needs_cpu_token
         self._last_step[slot] = 0
         self._is_decoding[slot] = False
@@ -51,12 +57,27 @@ class SlotBook:
 
     def stop(self, slot: SlotIndex) -> None:
         """Launch no further row of a slot."""
-        self._is_decoding[slot] = False
+        self._is_decoding[slot] = self._is_running[slot] = False
 
     def leave(self, slot: SlotIndex) -> None:
         """Forget the slot's request."""
         self._reqs[slot] = None
         self.num_kv[slot] = self.num_room[slot] = 0
+
+    def running(self) -> _Int64Array:
+        """List the slots of running requests."""
+        return np.flatnonzero(self._is_running)
+
+    def beginners(self) -> Sequence[Req]:
+        """List running requests that have launched known tokens only, and no decode row."""
+        is_beginner = self._is_running & (self.num_kv <= self._num_known)
+        return self.reqs(np.flatnonzero(is_beginner))
+
+    def lengths(self, slots: _Int64Array) -> tuple[_Int64Array, _Int64Array, _Int64Array]:
+        """Count tokens of running requests, those in flight too; output tokens; tokens to come."""
+        num_tokens = np.maximum(self._num_known[slots], self.num_kv[slots] + 1)
+        num_output = num_tokens - self._num_prompt[slots]
+        return num_tokens, num_output, self._max_kv[slots] + 1 - num_tokens
 
     def due(self) -> _Int64Array:
         """List decoding slots that have a token to get."""
