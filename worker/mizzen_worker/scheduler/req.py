@@ -60,6 +60,8 @@ _LEGAL_MOVES: dict[ReqState, frozenset[ReqState]] = {
 class WaitingMemo:
     """What was found out about a request while it waits; it only saves finding it out again."""
 
+    key: PageKey | None = None
+    """Its tokens that may be cached: they stay the same while it waits."""
     match: Match | None = None
     """What of it was cached when last looked."""
     leader: "Req | None" = None

@@ -53,11 +53,12 @@ class Residency:
         The answer is remembered: it is free while the tree stays the same, and else costs what is
         new below it.
         """
-        match = req.memo.match
-        if match is None or match.epoch != self.cache.epoch:
-            key = req.key(req.num_matchable, page_size=self._page_size)
-            req.memo.match = match = self.cache.match(key, match)
-        return match
+        memo = req.memo
+        if memo.match is None or memo.match.epoch != self.cache.epoch:
+            if memo.key is None:
+                memo.key = req.key(req.num_matchable, page_size=self._page_size)
+            memo.match = self.cache.match(memo.key, memo.match)
+        return memo.match
 
     def enter(self, req: Req, match: Match) -> None:
         """WAITING to PREFILLING: take a slot and lease the cached prefix."""
