@@ -1,13 +1,15 @@
 """Measures the scheduler: ``python -m tests.bench.bench_scheduler`` (operator:worker on the path).
 
-Decode steps with a runner that computes nothing, so what is timed is planning, building, settling
-and encoding of answers into messages (not onto a wire), per step and per request-step.
+Decode steps with a runner that computes nothing, so what is timed is planning, building, launching
+and settling, per step and per request-step; with and without the making of messages (not onto a
+wire), with and without a step in flight.
 """
 
 import argparse
 import gc
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,8 @@ from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestI
 from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, ModelIdentity, Submit
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.scheduler.loop import SchedulerLoop
+from mizzen_worker.scheduler.outbox import Outbox
+from mizzen_worker.scheduler.req import Req
 from mizzen_worker.scheduler.settings import SchedulerSettings
 
 PEER = PeerId(b"front")
@@ -54,7 +58,16 @@ class _Done:
         return self._result
 
 
-def _build(num_requests: int, page_size: int, num_steps: int) -> tuple[SchedulerLoop, object]:
+class _Mute(Outbox):
+    """Makes no messages, so that what is left is planning and settling."""
+
+    def report_tokens(self, req: Req) -> None:
+        req.num_reported = req.num_output
+
+
+def _build(
+    num_requests: int, page_size: int, num_steps: int, *, is_overlapped: bool
+) -> tuple[SchedulerLoop, RecordingEndpoint]:
     context = PROMPT_TOKENS + num_steps + 64
     limits = RunnerLimits(
         max_slots=num_requests,
@@ -76,6 +89,7 @@ def _build(num_requests: int, page_size: int, num_steps: int) -> tuple[Scheduler
             max_running=num_requests,
             max_queued=num_requests,
             max_chunk_tokens=num_requests * PROMPT_TOKENS,
+            is_overlapped=is_overlapped,
         ),
     )
     attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("front"), credit=0)
@@ -84,7 +98,8 @@ def _build(num_requests: int, page_size: int, num_steps: int) -> tuple[Scheduler
         submit = Submit(
             request_id=RequestId(f"{number:032x}"),
             generation=Generation(0),
-            prompt_ids=tuple(range(number, number + PROMPT_TOKENS)),
+            # Different lengths, so that every step has its share of rows that need a page.
+            prompt_ids=tuple(range(number, number + PROMPT_TOKENS - number % 64)),
             sampling=SamplingParams(max_new_tokens=10**6, seed=number),
         )
         endpoint.inbox.append((PEER, submit))
@@ -95,30 +110,54 @@ def _build(num_requests: int, page_size: int, num_steps: int) -> tuple[Scheduler
 
 def measure(num_requests: int, page_size: int, num_steps: int) -> dict[str, str | int | float]:
     """Time decode steps of one batch size."""
-    loop, endpoint = _build(num_requests, page_size, num_steps)
-    assert isinstance(endpoint, RecordingEndpoint)
+    whole = _times(num_requests, page_size, num_steps, is_overlapped=False, is_mute=False)
+    mute = _times(num_requests, page_size, num_steps, is_overlapped=False, is_mute=True)
+    overlapped = _times(num_requests, page_size, num_steps, is_overlapped=True, is_mute=True)
+    return {
+        "running": num_requests,
+        "page_size": page_size,
+        "us_plan_and_settle": round(mute.median, 1),
+        "us_overlapped": round(overlapped.median, 1),
+        "us_target": 60 + num_requests,
+        "us_with_messages": round(whole.median, 1),
+        "us_per_request_step": round(whole.median / num_requests, 2),
+        "p99_us_with_messages": round(whole.p99, 1),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Times:
+    """Microseconds of a step."""
+
+    median: float
+    p99: float
+
+
+def _times(
+    num_requests: int, page_size: int, num_steps: int, *, is_overlapped: bool, is_mute: bool
+) -> _Times:
+    loop, endpoint = _build(num_requests, page_size, num_steps, is_overlapped=is_overlapped)
+    if is_mute:
+        object.__setattr__(loop._state, "outbox", _Mute(endpoint))
     times = []
     gc.collect()
+    gc.freeze()  # As the rank's process does.
     for _ in range(num_steps):
         start = time.perf_counter()
         loop.run_once()
         times.append(time.perf_counter() - start)
         endpoint.sent.clear()
         endpoint.waits.clear()
-    per_step = statistics.median(times) * 1e6
-    return {
-        "running": num_requests,
-        "page_size": page_size,
-        "us_per_step": round(per_step, 1),
-        "us_per_request_step": round(per_step / num_requests, 2),
-        "p99_us_per_step": round(sorted(times)[int(len(times) * 0.99)] * 1e6, 1),
-    }
+    gc.unfreeze()
+    return _Times(
+        median=statistics.median(times) * 1e6, p99=sorted(times)[int(len(times) * 0.99)] * 1e6
+    )
 
 
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--running", type=int, nargs="+", default=[1, 32, 128])
+    parser.add_argument("--running", type=int, nargs="+", default=[1, 64, 256, 1024])
     parser.add_argument("--page-sizes", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--json", type=Path, default=Path("out/bench/scheduler.json"))

@@ -362,3 +362,20 @@ def test_deadlines_of_ended_requests_are_forgotten() -> None:
         harness.step()
     assert len(harness.loop._state.roster._deadlines) < 100
     harness.assert_all_served()
+
+
+@pytest.mark.parametrize(("num_pages", "num_ahead"), [(400, 16), (60, 1)])
+def test_small_pages_come_several_at_once_where_there_are_plenty(
+    num_pages: int, num_ahead: int
+) -> None:
+    harness = Harness(page_size=1, num_pages=num_pages)
+    harness.submit(make_submit("a", range(10), ignore_eos=True, max_new_tokens=20))
+    harness.step()
+    (req,) = harness.loop._state.roster.running
+    harness.step()
+    assert req.held()[1].num_pages == 10 + num_ahead
+    while req.is_running:
+        assert req.held()[1].num_pages <= 30
+        harness.step()
+    harness.assert_all_served()
+    harness.assert_idle_and_whole()

@@ -71,7 +71,7 @@ def _has_penalty(sampling: SamplingParams) -> bool:
 def _require_sound(plan: Plan, book: SlotBook) -> None:
     decode_slots = plan.decodes.slots
     slots = np.concatenate([decode_slots, [row.slot for row in plan.extends]]).astype(np.int64)
-    if len(np.unique(slots)) != len(slots):
+    if not book.are_distinct(slots):
         raise InvariantError([f"slots {slots.tolist()} of a batch are not distinct"])
     ends = np.concatenate([plan.decodes.starts + 1, [row.end for row in plan.extends]])
     broken = np.flatnonzero(ends > book.num_room[slots]).tolist()

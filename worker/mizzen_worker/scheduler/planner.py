@@ -23,6 +23,9 @@ from mizzen_worker.scheduler.policies import claim
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.state import SchedulerState
 
+_TOKENS_AHEAD = 16
+"""Positions that a decode gets room for at once, where pages are small and plenty."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
@@ -134,8 +137,18 @@ class Planner:
             self._retract(self._least_claim(now))
             num_retracted += 1
         if len(short):
-            self._residency.grow([(req, 1) for req in self._book.reqs(short)])
+            num_ahead = max(1, _TOKENS_AHEAD // self._page_size)
+            if len(short) * num_ahead * 4 > self._cache.num_available:
+                num_ahead = 1
+            self._residency.grow(
+                [(req, min(num_ahead, self._num_missing(req))) for req in self._book.reqs(short)]
+            )
         return num_retracted
+
+    def _num_missing(self, req: Req) -> int:
+        """Count pages up to the longest that a request may become."""
+        _, lease = req.held()
+        return pages_for_tokens(req.max_tokens, page_size=self._page_size) - lease.num_pages
 
     def _preempt(self, urgent: Urgent) -> None:
         for victim in urgent.victims:
