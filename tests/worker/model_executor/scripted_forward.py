@@ -20,6 +20,8 @@ class ScriptedForward:
         self._by_token = generator.normal(0, spread, (vocab_size, vocab_size)).astype(np.float32)
         self._by_position = generator.normal(0, spread, (64, vocab_size)).astype(np.float32)
         self.spoiled_slots: set[int] = set()
+        self.spoiling_tokens: set[int] = set()
+        """Tokens after which there are no finite logits."""
         self.num_logits: list[int] = []
         self.batches: list[ForwardBatch] = []
 
@@ -37,18 +39,21 @@ class ScriptedForward:
         for index, (token, slot) in enumerate(zip(wanted, slots, strict=True)):
             position = int(batch.positions[token])
             logits[index] = self.expected(int(batch.token_ids[token]), position)
-            if slot in self.spoiled_slots:
+            if slot in self.spoiled_slots or int(batch.token_ids[token]) in self.spoiling_tokens:
                 logits[index, 3] = np.nan
         return torch.from_numpy(logits)
 
 
 def scripted_runner(
-    vocab_size: int = 50, max_slots: int = 8, context_length: int = 256
+    vocab_size: int = 50,
+    max_slots: int = 8,
+    context_length: int = 256,
+    num_pages: int | None = None,
 ) -> tuple[ModelRunner, ScriptedForward]:
     """A real runner on a scripted forward."""
     limits = RunnerLimits(
         max_slots=max_slots,
-        num_pages=max_slots * context_length // 4,
+        num_pages=num_pages or max_slots * context_length // 4,
         page_size=4,
         context_length=context_length,
         vocab_size=vocab_size,

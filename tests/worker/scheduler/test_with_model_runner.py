@@ -61,6 +61,7 @@ class Answer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     kind: FinishKind | None = None
+    message: str | None = None
 
 
 class Served:
@@ -120,6 +121,7 @@ def _read(message: ToTokenizer, answers: dict[str, Answer]) -> None:
             answers[event.request_id].logprobs.extend(event.logprobs)
     elif isinstance(message, Finished):
         answers[message.request_id].kind = message.reason.kind
+        answers[message.request_id].message = message.reason.message
 
 
 def _best(entry: TokenLogprob) -> list[int]:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mizzen_worker.contracts.batch import (
+    INVALID_TOKEN,
     BoolArray,
     Int32Array,
     PendingStep,
@@ -201,8 +202,10 @@ class Pipeline:
     def _end_bad(self, reqs: Sequence[Req], ids: Int32Array, is_bad: BoolArray) -> None:
         """End requests with an error, without the token that is none."""
         for row in np.flatnonzero(is_bad).tolist():
-            vocab_size = self._state.limits.vocab_size
-            message = f"the model gave token {ids[row]}, outside its vocabulary of {vocab_size}"
+            message = "the model gave no finite logits for this request"
+            if ids[row] != INVALID_TOKEN:
+                vocab_size = self._state.limits.vocab_size
+                message = f"the model gave token {ids[row]}, outside its vocabulary of {vocab_size}"
             self._ending.finish(reqs[row], FinishReason(kind=FinishKind.ERROR, message=message))
 
     def _reason(self, req: Req) -> FinishReason | None:
