@@ -53,6 +53,7 @@ class Front:
         self.submits: list[Submit] = []
         self.aborts: list[Abort] = []
         self.controls: list[tuple[str, Control]] = []
+        self.feeds: list[Feed] = []
         self.now_s = 100.0
         self.manager = TokenizerManager(
             workers=Workers(tokenizer_fingerprint="t"),
@@ -78,6 +79,7 @@ class Front:
     def send(self, message: ToDetokenizer) -> bool:
         """See ``TextChannel``."""
         if isinstance(message, Feed):
+            self.feeds.append(message)
             chunk = TextChunk(
                 request_id=message.request_id,
                 text="".join(f"{token} " for token in message.token_ids),

@@ -14,6 +14,7 @@ from mizzen_worker.contracts.messages import (
     TokenLogprob,
 )
 from mizzen_worker.contracts.request import FinishKind, LogprobParams
+from mizzen_worker.contracts.text_messages import MAX_FEED_TOKENS
 
 PROMPT = tuple(map(TokenId, range(6)))
 
@@ -214,6 +215,24 @@ def test_what_a_client_does_not_read_is_kept_in_few_pieces_and_read_at_once() ->
         assert output.text == "".join(f"{place} " for place in range(3000))
         assert output.token_ids == tuple(range(3000))
         assert state.take() is None
+
+    asyncio.run(scenario())
+
+
+def test_a_long_text_that_was_lost_is_fed_again_in_parts() -> None:
+    async def scenario() -> None:
+        front = Front()
+        num_tokens = 2 * MAX_FEED_TOKENS + 5
+        state = front.manager.submit("id", wanted(sampling={"max_new_tokens": num_tokens}))
+        front.tokens(state, 0, *range(num_tokens))
+        assert state.take().text.startswith("0 1 2 ")
+        front.feeds.clear()
+        front.manager.on_texts_lost()
+        front.finish(state)
+        sizes = [len(feed.token_ids) for feed in front.feeds]
+        assert sizes == [MAX_FEED_TOKENS, MAX_FEED_TOKENS, 5]
+        assert [feed.is_last for feed in front.feeds] == [False, False, True]
+        assert state.take().final.usage.completion_tokens == num_tokens
 
     asyncio.run(scenario())
 

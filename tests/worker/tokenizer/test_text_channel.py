@@ -5,8 +5,10 @@ import asyncio
 from mizzen_worker.contracts.ids import RequestId, TokenId
 from mizzen_worker.contracts.text_messages import (
     MAX_BATCH_MESSAGES,
+    MAX_BATCH_STOP_CHARS,
     MAX_BATCH_TOKENS,
     Feed,
+    OpenText,
     TextChunk,
 )
 from mizzen_worker.ipc.codec import from_detokenizer_codec, to_detokenizer_codec
@@ -85,8 +87,12 @@ def test_payloads_are_bounded_by_messages_and_by_tokens() -> None:
             channel.send(_feed(place))
         for place in range(3):
             channel.send(_feed(place, MAX_BATCH_TOKENS // 2 + 1))
+        for place in range(3):
+            stop = ("x" * (MAX_BATCH_STOP_CHARS // 2),)
+            channel.send(OpenText(request_id=RequestId(str(place)), stop=stop))
         await asyncio.sleep(0)
-        assert [len(batch) for batch in link.batches] == [MAX_BATCH_MESSAGES, 2, 1, 1]
+        sizes = [len(batch) for batch in link.batches]
+        assert sizes == [MAX_BATCH_MESSAGES, 2, 1, 3, 1]
 
     _with_channel(scenario)
 

@@ -71,6 +71,10 @@ class TextLost(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="
 ToDetokenizer = OpenText | Feed | CloseText
 FromDetokenizer = TextChunk | TextLost
 
+MAX_FEED_TOKENS = 1 << 14
+"""A longer text (one that is fed again after a loss) comes in several feeds."""
 MAX_BATCH_MESSAGES = 512
-MAX_BATCH_TOKENS = 1 << 18
-"""Tokens whose text, or ids, one payload may carry: far below what the codecs take."""
+MAX_BATCH_TOKENS = 1 << 15
+"""Tokens of one payload: ids or text, it stays far below what the codecs take."""
+MAX_BATCH_STOP_CHARS = 1 << 20
+"""The same for stop strings; one request's alone may be more, as much as a body holds."""

@@ -16,6 +16,8 @@ from mizzen_worker.contracts.ids import TokenId
 
 BLOCK_TOKENS = 64
 """Fewer tokens than this in common are not worth a place."""
+MAX_BLOCKS = 1024
+"""Prompts that agree on so much are taken to be equal: naming more of them takes too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class PromptPrefix:
 
 def prompt_prefix(prompt_ids: Sequence[TokenId], *, salt: str = "") -> PromptPrefix:
     """Name the blocks of a prompt; prompts of different salts have nothing in common."""
-    stored = array("q", prompt_ids).tobytes()
+    stored = array("q", prompt_ids[: MAX_BLOCKS * BLOCK_TOKENS]).tobytes()
     width = BLOCK_TOKENS * 8
     name = hashlib.blake2b(salt.encode(), digest_size=16).digest()
     blocks: list[bytes] = []

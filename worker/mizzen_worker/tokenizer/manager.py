@@ -291,6 +291,15 @@ class TokenizerManager:
         if not self._attempts.begin(state):
             return False
         self._metrics.note_resumed()
+        logger.info(
+            "request goes on",
+            extra={
+                "request_id": state.request_id,
+                "worker": state.worker,
+                "attempt": state.generation,
+                "output_tokens": state.num_output,
+            },
+        )
         return True
 
     def _retry_waiting(self) -> None:

@@ -13,9 +13,11 @@ from typing import Protocol
 from mizzen_worker.contracts.errors import WireError
 from mizzen_worker.contracts.text_messages import (
     MAX_BATCH_MESSAGES,
+    MAX_BATCH_STOP_CHARS,
     MAX_BATCH_TOKENS,
     Feed,
     FromDetokenizer,
+    OpenText,
     ToDetokenizer,
 )
 from mizzen_worker.ipc.codec import from_detokenizer_codec, to_detokenizer_codec
@@ -104,12 +106,14 @@ class LinkTextChannel:
                 self._unsent.popleft()
 
     def _next_batch(self) -> tuple[ToDetokenizer, ...]:
-        num_tokens = num_messages = 0
-        for message in self._unsent:
-            num_tokens += len(message.token_ids) if isinstance(message, Feed) else 0
-            if num_messages and (
-                num_messages == MAX_BATCH_MESSAGES or num_tokens > MAX_BATCH_TOKENS
-            ):
+        num_tokens = num_stop_chars = num_messages = 0
+        for message in itertools.islice(self._unsent, MAX_BATCH_MESSAGES):
+            if isinstance(message, Feed):
+                num_tokens += len(message.token_ids)
+            elif isinstance(message, OpenText):
+                num_stop_chars += sum(map(len, (*message.stop, *message.stop_regex)))
+            is_full = num_tokens > MAX_BATCH_TOKENS or num_stop_chars > MAX_BATCH_STOP_CHARS
+            if is_full and num_messages:
                 break
             num_messages += 1
         return tuple(itertools.islice(self._unsent, num_messages))

@@ -4,7 +4,7 @@ Invariant: at most one ``Feed`` of a request is unanswered, so a slow detokenize
 longer ones and nothing queues without bound.
 """
 
-from mizzen_worker.contracts.text_messages import CloseText, Feed, OpenText
+from mizzen_worker.contracts.text_messages import MAX_FEED_TOKENS, CloseText, Feed, OpenText
 from mizzen_worker.tokenizer.request_state import RequestState
 from mizzen_worker.tokenizer.text_channel import TextChannel
 
@@ -25,19 +25,21 @@ class TextFeed:
             return
         if not self._open(state):
             return
+        end = min(num_tokens, state.num_fed + MAX_FEED_TOKENS)
+        is_last = finish is not None and end == num_tokens
         is_stop_token_hidden = finish is not None and finish.matched is not None
         is_sent = self._channel.send(
             Feed(
                 request_id=state.request_id,
                 start=state.num_fed,
-                token_ids=state.output_ids(state.num_fed),
-                is_last=finish is not None,
-                trim_last=is_stop_token_hidden and not state.wanted.keep_stop,
+                token_ids=state.output_ids(state.num_fed, end),
+                is_last=is_last,
+                trim_last=is_last and is_stop_token_hidden and not state.wanted.keep_stop,
             )
         )
         if is_sent:
             state.is_feed_outstanding = True
-            state.num_fed = num_tokens
+            state.num_fed = end
 
     def reopen(self, state: RequestState) -> None:
         """Begin again after the text was lost; what was delivered is left out."""
