@@ -5,17 +5,14 @@ compared with ``expected_text``, whatever happened on the way.
 """
 
 import asyncio
-import contextlib
 import secrets
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from tests.worker.byte_vocabulary import EOS_ID, VOCAB_SIZE, byte_vocabulary
-from tests.worker.fake_model import expected_output
+from tests.worker.fake_model import Expected, expected
 from tests.worker.fake_runner import FakeRunner
 
 from mizzen_worker.contracts.batch import RunnerLimits
@@ -25,8 +22,10 @@ from mizzen_worker.contracts.messages import ModelIdentity
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 from mizzen_worker.detokenizer.text import Texts
+from mizzen_worker.http_api.access import AccessKeys
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
+from mizzen_worker.http_api.server import listen, make_server
 from mizzen_worker.ipc.connection import ConnectionTiming, WorkerConnection
 from mizzen_worker.ipc.memory_channel import MemoryHub
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
@@ -70,6 +69,7 @@ class Stack:
         addresses: tuple[str, ...] = ("memory://a",),
         manager_settings: ManagerSettings | None = None,
         limits: HttpLimits | None = None,
+        keys: AccessKeys | None = None,
         max_running: int = 8,
         max_queued: int = 64,
         num_pages: int = 512,
@@ -84,6 +84,7 @@ class Stack:
         self._drivers: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._limits = limits or HttpLimits()
+        self._keys = keys or AccessKeys()
         self._max_running, self._max_queued = max_running, max_queued
         self.runner_limits = RunnerLimits(
             max_slots=max_running,
@@ -135,12 +136,11 @@ class Stack:
             wall_clock=lambda: 1_700_000_000.0,
             random_bits=secrets.randbits,
             started_at=1_700_000_000,
+            keys=self._keys,
         )
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = listen("127.0.0.1", 0, flag="--http-port")
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._server = _Server(
-            uvicorn.Config(create_app(engine), log_config=None, lifespan="off", access_log=False)
-        )
+        self._server = make_server(create_app(engine), grace_s=1)
         self._tasks = [
             asyncio.create_task(self.pool.run()),
             asyncio.create_task(self.manager.run()),
@@ -210,20 +210,17 @@ class Stack:
             while not condition():  # noqa: ASYNC110 - conditions of many owners
                 await asyncio.sleep(0.002)
 
-    def expected_ids(self, prompt: str, **sampling: object) -> list[int]:
+    def expected(self, prompt: str, **sampling: object) -> Expected:
         ids = self.vocabulary.tokenizer.encode(prompt).ids
         params = SamplingParams(**{"seed": 0, "temperature": 0.0, **sampling})
-        return expected_output(ids, params, vocab_size=VOCAB_SIZE, eos_token_ids=(EOS_ID,))
+        return expected(ids, params, vocab_size=VOCAB_SIZE, eos_token_ids=(EOS_ID,))
+
+    def expected_ids(self, prompt: str, **sampling: object) -> list[int]:
+        return self.expected(prompt, **sampling).output
 
     def expected_text(self, prompt: str, **sampling: object) -> str:
         ids = self.expected_ids(prompt, **sampling)
         return self.vocabulary.tokenizer.decode(ids, skip_special_tokens=True)
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def _itself(address: str) -> tuple[str, ...]:

@@ -12,8 +12,11 @@ from typing import Any
 import uvicorn
 
 from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.http_api.connection_guard import GuardedProtocol
 
 _BACKLOG = 2048
+_UNREAD_LIMIT_MS = 120_000
+"""So long a client may leave what was sent to it unread; then the kernel ends its connection."""
 
 
 class Server(uvicorn.Server):
@@ -30,6 +33,7 @@ def make_server(app: Any, *, grace_s: int) -> Server:
     return Server(
         uvicorn.Config(
             app,
+            http=GuardedProtocol,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -44,6 +48,7 @@ def listen(host: str, port: int, *, flag: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_LIMIT_MS)
     try:
         listener.bind((host, port))
         listener.listen(_BACKLOG)

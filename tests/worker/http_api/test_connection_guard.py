@@ -1,0 +1,137 @@
+"""Slow and endless clients, on raw sockets."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.worker.front_stack import Stack
+
+from mizzen_worker.http_api.connection_guard import MAX_HEADER_BYTES, GuardedProtocol
+from mizzen_worker.http_api.engine import HttpLimits
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(stack: Stack) -> Streams:
+    return await asyncio.open_connection("127.0.0.1", int(stack.url.rpartition(":")[2]))
+
+
+async def rest_of(streams: Streams) -> bytes:
+    reader, writer = streams
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: a\r\n"])
+def test_headers_that_do_not_arrive_are_408(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: bytes
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "header_wait_s", 0.1)
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            streams = await connect(stack)
+            streams[1].write(begin)
+            assert (await rest_of(streams)).startswith(b"HTTP/1.1 408 ")
+
+    asyncio.run(scenario())
+
+
+def test_the_second_request_of_a_connection_has_its_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "header_wait_s", 0.3)
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            streams = await connect(stack)
+            whole = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+            streams[1].write(whole)
+            assert (await streams[0].readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+            streams[1].write(whole + b"GET /health HTTP/1.1\r\n")
+            rest = await rest_of(streams)
+            assert rest.startswith(b"HTTP/1.1 200")
+            assert b"HTTP/1.1 408 " in rest
+
+    asyncio.run(scenario())
+
+
+def test_headers_without_end_are_431(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            streams = await connect(stack)
+            streams[1].write(b"GET /health HTTP/1.1\r\n")
+            for index in range(MAX_HEADER_BYTES // 1000 + 2):
+                streams[1].write(f"X-{index}: {'a' * 1000}\r\n".encode())
+            assert (await rest_of(streams)).startswith(b"HTTP/1.1 431 ")
+
+    asyncio.run(scenario())
+
+
+def test_a_body_that_does_not_arrive_is_408(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path, limits=HttpLimits(body_wait_s=0.1)) as stack:
+            for path, kind in ((b"/generate", "native"), (b"/v1/messages", "anthropic")):
+                streams = await connect(stack)
+                streams[1].write(
+                    b"POST " + path + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                    b"Content-Length: 100\r\n\r\n{"
+                )
+                head, _, body = (await rest_of(streams)).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 408 ")
+                assert "did not arrive within" in json.loads(body)["error"]["message"]
+                assert ("type" in json.loads(body)) == (kind == "anthropic")
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_stops_reading_costs_a_bounded_buffer_and_loses_no_text(
+    tmp_path: Path,
+) -> None:
+    """Its stream stands still, its request goes on, and what it missed comes in one piece."""
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            body = json.dumps(
+                {
+                    "text": "abc",
+                    "stream": True,
+                    "sampling_params": {
+                        "max_new_tokens": 450,
+                        "ignore_eos": True,
+                        "temperature": 0,
+                    },
+                }
+            ).encode()
+            loop = asyncio.get_running_loop()
+            received: list[bytes] = []
+
+            class Client(asyncio.Protocol):
+                def data_received(self, data: bytes) -> None:
+                    received.append(data)
+
+            transport, _ = await loop.create_connection(
+                Client, "127.0.0.1", int(stack.url.rpartition(":")[2])
+            )
+            transport.pause_reading()
+            transport.write(
+                b"POST /generate HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                b"Content-Type: application/json\r\nContent-Length: "
+                + str(len(body)).encode()
+                + b"\r\n\r\n"
+                + body
+            )
+            await stack.until(lambda: stack.num_running == 1)
+            await stack.until(lambda: stack.num_running == 0)
+            transport.resume_reading()
+            await stack.until(lambda: b"[DONE]" in b"".join(received[-2:]))
+            text = b"".join(received)
+            expected = stack.expected_text("abc", max_new_tokens=450, ignore_eos=True)
+            assert json.dumps(expected, ensure_ascii=False).encode()[1:-1] in text
+            transport.close()
+
+    asyncio.run(scenario())

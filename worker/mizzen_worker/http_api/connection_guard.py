@@ -1,0 +1,86 @@
+"""Owns the bounds on a connection before a request is whole: seconds and bytes of its headers.
+
+Owns no routes and no bodies (``body_limit.py``). A connection on which nothing begins is closed;
+one that sends its headers byte by byte, or without end, gets a 408 or 431 and is closed.
+"""
+
+import asyncio
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEADER_BYTES = 64 * 1024
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with a clock on the headers; after an answer uvicorn's own clock runs."""
+
+    header_wait_s = 20.0
+
+    _header_clock: asyncio.TimerHandle | None = None
+    _num_header_bytes = 0
+    _is_cut = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the clock."""
+        super().connection_made(transport)
+        self._start_clock()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Drop what comes after the connection was given up."""
+        if not self._is_cut:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        """Start the clock of another request of the same connection."""
+        super().on_message_begin()
+        self._num_header_bytes = 0
+        self._start_clock()
+
+    def on_url(self, url: bytes) -> None:
+        """Count."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count."""
+        super().on_header(name, value)
+        self._count(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        """Stop the clock: the body has its own."""
+        self._stop_clock()
+        if not self._is_cut:
+            super().on_headers_complete()
+
+    def _start_clock(self) -> None:
+        if self._header_clock is None:
+            self._header_clock = self.loop.call_later(self.header_wait_s, self._give_up)
+
+    def _stop_clock(self) -> None:
+        if self._header_clock is not None:
+            self._header_clock.cancel()
+            self._header_clock = None
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_header_bytes += num_bytes
+        if self._num_header_bytes > MAX_HEADER_BYTES and not self._is_cut:
+            self._cut(b"431 Request Header Fields Too Large", b"the headers are too long")
+
+    def _give_up(self) -> None:
+        self._header_clock = None
+        self._cut(b"408 Request Timeout", b"the headers did not arrive in time")
+
+    def _cut(self, status: bytes, reason: bytes) -> None:
+        self._is_cut = True
+        if not self.transport.is_closing():
+            length = str(len(reason)).encode()
+            self.transport.write(
+                b"HTTP/1.1 " + status + b"\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                b"content-length: " + length + b"\r\nconnection: close\r\n\r\n" + reason
+            )
+            self.transport.close()
