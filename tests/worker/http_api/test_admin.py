@@ -90,9 +90,7 @@ def test_abort_ends_a_request_by_each_of_its_names(
                 body["stream"] = is_streamed
             request = asyncio.create_task(client.post(path, json=body))
             await stack.until(lambda: stack.num_running == 1)
-            await stack.until(
-                lambda: len(next(iter(stack.manager._states.values())).output_ids) > 3
-            )
+            await stack.until(lambda: next(iter(stack.manager._states.values())).num_output > 3)
             (request_id,) = stack.manager._states
             name = {"rid": "mine", "response id": f"cmpl-{request_id}", "header": request_id}
             order: dict[str, Any] = {"abort_all": True} if by == "all" else {"rid": name[by]}

@@ -273,7 +273,9 @@ async def _read_into(texts: list[str], client: openai.AsyncOpenAI, wanted: dict[
         texts.append(chunk.choices[0].text)  # noqa: PERF401 - read until it fails
 
 
-def test_a_client_that_leaves_ends_each_of_its_choices(tmp_path: Path) -> None:
+def test_a_client_that_leaves_ends_each_of_its_choices(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path, step_s=0.01) as stack:
             for is_streamed in (False, True):
@@ -287,6 +289,7 @@ def test_a_client_that_leaves_ends_each_of_its_choices(tmp_path: Path) -> None:
                 assert stack.texts.num_open == 0
 
     asyncio.run(scenario())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def _read(client: openai.AsyncOpenAI, *, is_streamed: bool) -> None:

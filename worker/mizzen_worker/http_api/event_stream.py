@@ -7,6 +7,7 @@ lies (``RequestState.take``), never queued.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -115,8 +116,9 @@ class _EventStream(Response):
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
-        async with self._generation:
-            await unless_disconnected(receive, self._send_all(send))
+        with contextlib.suppress(ClientGoneError):
+            async with self._generation:
+                await unless_disconnected(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
         await send(
