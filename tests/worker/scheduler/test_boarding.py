@@ -6,6 +6,8 @@ import pytest
 from tests.scale import count
 from tests.worker.scheduler.harness import Attempt, Harness, make_submit
 
+from mizzen_worker.cache.page_key import PageKey
+from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.messages import HandBack, HandBackCause
 from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
@@ -19,6 +21,11 @@ def _live(harness: Harness, name: str) -> Req:
     req = harness.loop._state.roster.get(name)
     assert req is not None
     return req
+
+
+def _steps(harness: Harness, number_of: int) -> None:
+    for _ in range(number_of):
+        harness.step()
 
 
 def _running(harness: Harness) -> list[str]:
@@ -90,6 +97,32 @@ def test_a_long_line_is_first_come_first_served_behind_what_is_examined() -> Non
     ends = _order_of_ends(harness, attempts)
     assert ends[:2] == ["r0", "cached"]
     assert ends[2:] == [f"r{number}" for number in range(1, MAX_EXAMINED)]
+
+
+@pytest.mark.parametrize("policy", SchedulePolicy)
+def test_a_step_matches_a_bounded_part_of_a_long_line_and_only_what_is_new(
+    policy: SchedulePolicy,
+) -> None:
+    harness = Harness(page_size=4, num_pages=64, max_slots=4, policy=policy, is_audited=False)
+    harness.submit(make_submit("runs", range(20), max_new_tokens=200, ignore_eos=True))
+    _steps(harness, 2)
+    for number in range(300):  # None fits beside the one that runs.
+        harness.submit(make_submit(f"r{number}", [number % 50] * 100, max_new_tokens=150))
+    cache = harness.loop._state.residency.cache
+    asked: list[Match | None] = []
+    really_match = cache.match
+
+    def count_and_match(key: PageKey, hint: Match | None = None) -> Match:
+        asked.append(hint)
+        return really_match(key, hint)
+
+    cache.match = count_and_match  # type: ignore[method-assign]
+    harness.step()
+    assert 0 < len(asked) <= MAX_EXAMINED
+    asked.clear()
+    _steps(harness, 5)
+    # The tree did not change, so everybody's match is still known.
+    assert asked == []
 
 
 # Prefixes computed once.
