@@ -15,6 +15,7 @@ from tests.worker.launched import Launched, free_port, streaming, write_tiny_mod
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 NUM_STREAMS = 6
+ADMIN_KEY = "a-key-of-this-test-0123456789"
 PROMPTS = [f"Story {number} begins" for number in range(NUM_STREAMS)]
 
 
@@ -27,10 +28,13 @@ def _body(prompt: str, num_tokens: int = 1500) -> dict[str, object]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Launched, str]]:
     folder = tmp_path_factory.mktemp("many")
     port = free_port()
+    key = folder / "admin.key"
+    key.write_text(ADMIN_KEY)
     with Launched(
         *("serve", str(write_tiny_model(folder / "tiny")), "--http-port", str(port)),
         *("--threads", "2", "--tokenizer-workers", "2", "--data-parallel-size", "2"),
         *("--stuck-limit", "3", "--drain-mode", "finish"),
+        *("--admin-key-file", str(key)),
         log=folder / "log",
         admin_port=free_port(),
     ) as launched:
@@ -158,6 +162,26 @@ def test_admin_routes_reach_every_process(served: tuple[Launched, str]) -> None:
     assert (flushed["flushed"], flushed["unanswered"]) == (2, [])
     assert flushed["freed_kv_tokens"] > 0
     assert httpx.post(f"{launched.admin}/flush_cache").json()["freed_kv_tokens"] == 0
+
+
+def test_public_admin_routes_and_metrics_reach_every_front(served: tuple[Launched, str]) -> None:
+    launched, url = served
+    launched.until_ready()
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    for count in range(4):
+        body = {**_body("Once", 4000), "stream": True, "rid": f"mine-{count}"}
+        with httpx.stream("POST", f"{url}/generate", json=body, timeout=60) as got:
+            first = next(got.iter_lines())
+            info = httpx.get(f"{url}/server_info", headers=headers).json()
+            assert info["live_requests"] == 1, (first, info)
+            wanted = {"rid": f"mine-{count}"} if count < 3 else {"abort_all": True}
+            aborted = httpx.post(f"{url}/abort_request", json=wanted, headers=headers)
+            assert (aborted.status_code, aborted.json()) == (200, {"num_aborted": 1})
+            got.read()
+    texts = {httpx.get(f"{url}/metrics", headers=headers).text for _ in range(6)}
+    for text in texts:
+        assert "mizzen_http_requests_total" in text
+        assert "mizzen_process_up" not in text
 
 
 def _metric(launched: Launched, name: str) -> dict[tuple[tuple[str, str], ...], float]:

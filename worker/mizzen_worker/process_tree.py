@@ -242,6 +242,7 @@ class _Tree:
         self, name: str, text: str, workers: tuple[str, ...], *, is_restarted: bool
     ) -> ChildSpec:
         assert self.http_fd is not None
+        is_one_of_several = self.configuration.group(HttpOptions).tokenizer_workers > 1
         return ChildSpec(
             name=name,
             kind=KIND_FRONT,
@@ -255,7 +256,7 @@ class _Tree:
                 workers=workers,
                 curve_dir=self.curve_dir,
                 detokenizer=self._address(text),
-                launcher=str(self.admin_socket),
+                launcher=str(self.admin_socket) if is_one_of_several else None,
                 log=self._log_of(name),
             ),
             is_restarted=is_restarted,

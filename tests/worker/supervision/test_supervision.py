@@ -76,8 +76,8 @@ class _Pod:
     def health(self) -> PodHealth:
         return PodHealth(why_not_live=None, why_not_ready=self.reason, why_not_started=self.reason)
 
-    def metrics(self) -> str:
-        return "mizzen_x 1\n"
+    def metrics(self, process: str | None) -> str:
+        return f"mizzen_x 1 {process}\n"
 
     async def drain(self, mode: DrainMode, deadline_s: float) -> None:
         self.drains.append((mode, deadline_s))
@@ -94,7 +94,7 @@ class _Processes:
     ) -> dict[str, Reply | None]:
         if kind == "rank":
             return {"rank": _reply(freed_kv_tokens="32")}
-        ended = str(int(arguments.get("request_id") == "live"))
+        ended = {"live": "1", None: "4"}.get(arguments.get("request_id"), "0")
         return {"front-0": _reply(ended=ended), "front-1": None}
 
 
@@ -111,8 +111,10 @@ def _control() -> PodControl:
 @pytest.mark.parametrize(
     ("path", "body", "status", "facts"),
     [
-        ("/abort_request", '{"request_id": "live"}', 200, {"ended": 1, "unanswered": ["front-1"]}),
+        ("/abort_request", '{"request_id": "live"}', 503, {"ended": 1, "unanswered": ["front-1"]}),
         ("/abort_request", '{"request_id": "gone"}', 503, {"ended": 0, "unanswered": ["front-1"]}),
+        ("/abort_request", '{"abort_all": true}', 503, {"ended": 4, "unanswered": ["front-1"]}),
+        ("/abort_request", '{"request_id": "live", "abort_all": true}', 400, {}),
         ("/abort_request", "{}", 400, {}),
         ("/flush_cache", "", 200, {"freed_kv_tokens": 32, "flushed": 1, "unanswered": []}),
     ],
@@ -140,7 +142,8 @@ def test_control_routes_say_what_happened(
         ("GET", "/health", 200, "ok"),
         ("GET", "/health/ready", 503, "rank is loading"),
         ("GET", "/health/startup", 503, "rank is loading"),
-        ("GET", "/metrics", 200, "mizzen_x 1"),
+        ("GET", "/metrics", 200, "mizzen_x 1 None"),
+        ("GET", "/metrics?process=front", 200, "mizzen_x 1 front"),
         ("GET", "/nothing", 404, "is no route"),
         ("GET", "/drain", 405, "POST only"),
         ("POST", "/health", 405, "GET only"),

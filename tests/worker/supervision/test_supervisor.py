@@ -46,7 +46,7 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
         assert supervisor.failure is None
         await supervisor.drain(DrainMode.FINISH, 20)
         await running
-        assert 'restarts_total{process="child"} 2.0' in supervisor.metrics()
+        assert 'restarts_total{process="child"} 2.0' in supervisor.metrics(None)
 
     asyncio.run(scenario())
 

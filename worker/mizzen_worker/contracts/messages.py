@@ -172,7 +172,7 @@ class ControlVerb(enum.Enum):
     DRAIN = "drain"
     DESCRIBE = "describe"
     ABORT = "abort"
-    """Argument ``request_id``; facts: ``ended``, how many live requests that was."""
+    """Argument ``request_id``, or none for every request; facts: ``ended``, how many that was."""
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):

@@ -62,8 +62,7 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
         if not body.abort_all and not body.rid:
             msg = "give rid, or set abort_all to true"
             raise RequestError(msg, field="rid")
-        ids = engine.live.all_ids() if body.abort_all else engine.live.ids_of(body.rid or "")
-        num_aborted = sum(engine.manager.abort_by_id(request_id) for request_id in ids)
+        num_aborted = await engine.abort(None if body.abort_all else body.rid)
         return json_response(Aborted(num_aborted=num_aborted))
 
     async def flush(_request: Request) -> Response:
@@ -77,7 +76,7 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
             ServerInfo(
                 served_model_name=engine.served_name,
                 status="ready" if engine.manager.is_accepting else "not ready",
-                live_requests=engine.manager.num_live,
+                live_requests=await engine.num_live_everywhere(),
                 started_at=engine.started_at,
                 max_total_num_tokens=None if capacity is None else capacity.kv_tokens,
                 context_length=None if capacity is None else capacity.context_length,

@@ -17,6 +17,7 @@ from mizzen_worker.contracts.ids import RequestId, TokenId
 from mizzen_worker.http_api.access import AccessKeys
 from mizzen_worker.http_api.live_requests import LiveRequests
 from mizzen_worker.http_api.validation import shown
+from mizzen_worker.ipc.launcher_client import LauncherClient
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
@@ -56,10 +57,29 @@ class FrontEngine:
     started_at: int
     keys: AccessKeys = field(default_factory=AccessKeys)
     live: LiveRequests = field(default_factory=LiveRequests)
+    launcher: LauncherClient | None = None
+    """Reaches the other front processes; None where there are none."""
 
     def new_request_id(self) -> RequestId:
         """Draw an id that no client can guess."""
         return RequestId(f"{self.random_bits(128):032x}")
+
+    async def metrics(self) -> str:
+        """Give the metrics of all front processes."""
+        return self.recorder.text() if self.launcher is None else await self.launcher.metrics()
+
+    async def abort(self, name: str | None) -> int:
+        """End the live requests of a name, or all, in every front process; give how many ended."""
+        if self.launcher is None:
+            ids = self.live.all_ids() if name is None else self.live.ids_of(name)
+            return sum(self.manager.abort_by_id(request_id) for request_id in ids)
+        return await self.launcher.abort(name)
+
+    async def num_live_everywhere(self) -> int:
+        """Count live requests of all front processes."""
+        if self.launcher is None:
+            return self.manager.num_live
+        return await self.launcher.num_live()
 
     def seed_of(self, given: int | None) -> int:
         """Give the seed of a request: the client's, or a fresh one."""

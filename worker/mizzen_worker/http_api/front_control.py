@@ -18,7 +18,8 @@ class FrontControl:
         """Do what is asked and tell what came of it."""
         match control.verb:
             case ControlVerb.ABORT:
-                ids = self.live.ids_of(control.arguments.get("request_id", ""))
+                name = control.arguments.get("request_id")
+                ids = self.live.all_ids() if name is None else self.live.ids_of(name)
                 return _done(control, ended=sum(map(self.manager.abort_by_id, ids)))
             case ControlVerb.FLUSH_CACHE:
                 return await self._flush(control)

@@ -10,7 +10,7 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All of a front process's configuration.
 
     ``http_fd`` is the inherited listening socket that all fronts share, ``launcher`` the path of
-    the socket on which the launcher answers its own fronts.
+    the socket on which the launcher answers its own fronts; None where there is only this one.
     """
 
     model: str
@@ -21,5 +21,5 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...]
     curve_dir: str | None
     detokenizer: str
-    launcher: str
+    launcher: str | None
     log: ProcessLog

@@ -132,7 +132,7 @@ def _probe_endpoints(engine: FrontEngine) -> list[Endpoint]:
         return PlainTextResponse("no worker has attached yet\n", status_code=503)
 
     async def metrics(_request: Request) -> Response:
-        return PlainTextResponse(engine.recorder.text())
+        return PlainTextResponse(await engine.metrics())
 
     table: tuple[tuple[str, Handler, str, Gate, tuple[int, ...]], ...] = (
         (PATH_LIVE, live, "Tell whether this process lives", Gate.OPEN, ()),
@@ -145,7 +145,7 @@ def _probe_endpoints(engine: FrontEngine) -> list[Endpoint]:
             Gate.API,
             (503,),
         ),
-        (PATH_METRICS, metrics, "Give the metrics of this process", Gate.API, ()),
+        (PATH_METRICS, metrics, "Give the metrics of the front processes", Gate.API, ()),
     )
     return [
         Endpoint(

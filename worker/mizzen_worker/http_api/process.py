@@ -25,6 +25,7 @@ from mizzen_worker.http_api.server import Server, make_server
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.connection import WorkerConnection
 from mizzen_worker.ipc.curve import read_client_keys
+from mizzen_worker.ipc.launcher_client import LauncherClient
 from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.ipc.zmq_link import ZmqLinks
@@ -162,6 +163,7 @@ def _build(settings: FrontSettings, loaded: _Loaded) -> _Front:
         random_bits=secrets.randbits,
         started_at=int(_wall_clock()),
         keys=loaded.keys,
+        launcher=None if settings.launcher is None else LauncherClient(path=settings.launcher),
     )
     control = FrontControl(manager=manager, live=engine.live)
     return _Front(manager=manager, engine=engine, pool=pool, texts=texts, control=control)

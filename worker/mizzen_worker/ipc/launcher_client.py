@@ -6,56 +6,65 @@ What it asks reaches every process of the pod. Owns no route and no answer's mea
 import asyncio
 import http.client
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from mizzen_worker.contracts.admin_paths import PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO
+from mizzen_worker.contracts.admin_paths import PATH_ABORT, PATH_SERVER_INFO
 from mizzen_worker.contracts.errors import UnavailableError
 from mizzen_worker.contracts.operator_names import PATH_METRICS
 
 _LIMIT_S = 15.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherAnswer:
-    """What the launcher said; ``facts`` are as on the admin port."""
+class _Aborted(msgspec.Struct, frozen=True):
+    ended: int
+    unanswered: tuple[str, ...]
 
-    status: int
-    facts: Mapping[str, Any]
+
+class _Process(msgspec.Struct, frozen=True):
+    live_requests: str = "0"
+
+
+class _Info(msgspec.Struct, frozen=True):
+    processes: dict[str, _Process]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherClient:
-    """Each call raises ``UnavailableError`` when the launcher does not answer."""
+    """Each call raises ``UnavailableError`` when the launcher or another front does not answer."""
 
     path: str
 
-    async def abort(self, request_id: str) -> LauncherAnswer:
-        """End the live requests of an id in every front process."""
-        body = msgspec.json.encode({"request_id": request_id})
-        return await self._facts("POST", PATH_ABORT, body)
+    async def abort(self, request_id: str | None) -> int:
+        """End the live requests of an id, or all, in every front process; give how many ended."""
+        wanted = {"abort_all": True} if request_id is None else {"request_id": request_id}
+        _, text = await self._call("POST", PATH_ABORT, msgspec.json.encode(wanted))
+        facts = msgspec.json.decode(text, type=_Aborted)
+        if facts.unanswered:
+            msg = (
+                f"{facts.ended} requests ended, but {', '.join(facts.unanswered)} did not answer;"
+                " ask again"
+            )
+            raise UnavailableError(msg, retry_after_s=1)
+        return facts.ended
 
-    async def flush_cache(self) -> LauncherAnswer:
-        """Empty the prefix cache of every worker."""
-        return await self._facts("POST", PATH_FLUSH)
-
-    async def server_info(self) -> LauncherAnswer:
-        """Tell what every process says of itself."""
-        return await self._facts("GET", PATH_SERVER_INFO)
+    async def num_live(self) -> int:
+        """Count the live requests of all front processes."""
+        _, text = await self._call("GET", PATH_SERVER_INFO)
+        facts = msgspec.json.decode(text, type=_Info)
+        fronts = [one for name, one in facts.processes.items() if name.startswith("front")]
+        return sum(int(front.live_requests) for front in fronts)
 
     async def metrics(self) -> str:
-        """Give the metrics of all processes, Prometheus text."""
-        _, text = await asyncio.to_thread(self._call, "GET", PATH_METRICS, b"")
+        """Give the metrics of all front processes, Prometheus text."""
+        _, text = await self._call("GET", f"{PATH_METRICS}?process=front")
         return text.decode()
 
-    async def _facts(self, method: str, path: str, body: bytes = b"") -> LauncherAnswer:
-        status, text = await asyncio.to_thread(self._call, method, path, body)
-        return LauncherAnswer(status=status, facts=msgspec.json.decode(text, type=dict[str, Any]))
+    async def _call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        return await asyncio.to_thread(self._exchange, method, path, body)
 
-    def _call(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    def _exchange(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         connection = _UnixConnection(self.path)
         try:
             connection.request(method, path, body)

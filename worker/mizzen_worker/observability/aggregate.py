@@ -37,16 +37,18 @@ class Aggregate:
                 key = (sample.name, sample.labels)
                 self._dead[key] = self._dead.get(key, 0.0) + sample.value
 
-    def text(self) -> str:
-        """Give everything in the Prometheus text format."""
+    def text(self, process: str | None = None) -> str:
+        """Give everything in the Prometheus text format, or the metrics of one kind of process."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Families(self._families()))
+        registry.register(_Families(self._families(process)))
         return generate_latest(registry).decode()
 
-    def _families(self) -> list[Family]:
+    def _families(self, process: str | None) -> list[Family]:
         values = self._merged()
         families: list[Family] = []
         for metric in METRICS:
+            if process not in {None, metric.process}:
+                continue
             name = metric.name.removesuffix("_total")
             family = Family(name, metric.meaning, metric.kind.value)
             for (sample_name, labels), value in values.items():

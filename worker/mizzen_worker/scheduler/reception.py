@@ -117,10 +117,10 @@ class Reception:
                 facts = control.describe(state, self._clock())
                 return control.accepted(message, "described", facts)
             case ControlVerb.ABORT:
-                req = state.roster.get(RequestId(message.arguments.get("request_id", "")))
-                if req is not None:
+                ended = self._named(message.arguments.get("request_id"))
+                for req in ended:
                     self._ending.finish(req, _ABORTED)
-                facts = {"ended": str(int(req is not None))}
+                facts = {"ended": str(len(ended))}
                 return control.accepted(message, "aborted", facts)
 
     def _wait_s(self) -> float:
@@ -251,6 +251,13 @@ class Reception:
             retry_after_s=self._retry_after_s() if is_full else None,
         )
         self._endpoint.send(peer, message)
+
+    def _named(self, request_id: str | None) -> list[Req]:
+        """Give the live request of an id, if there is one; every live request for None."""
+        if request_id is None:
+            return list(self._state.roster.live())
+        req = self._state.roster.get(RequestId(request_id))
+        return [] if req is None else [req]
 
     def _lose(self, peer: PeerId) -> None:
         self._peers.pop(peer, None)

@@ -41,8 +41,8 @@ class Pod(Protocol):
         """Judge the pod now."""
         ...
 
-    def metrics(self) -> str:
-        """Give every process's metrics."""
+    def metrics(self, process: str | None) -> str:
+        """Give every process's metrics, or those of one kind of process."""
         ...
 
     async def drain(self, mode: DrainMode, deadline_s: float) -> None:
@@ -53,8 +53,8 @@ class Pod(Protocol):
 class Control(Protocol):
     """What can be done to the processes of the pod."""
 
-    async def abort(self, request_id: str) -> Answer:
-        """End the live requests of an id."""
+    async def abort(self, request_id: str | None) -> Answer:
+        """End the live requests of an id, or all."""
         ...
 
     async def flush_cache(self) -> Answer:
@@ -67,9 +67,10 @@ class Control(Protocol):
 
 
 class AbortBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of an abort."""
+    """Body of an abort: exactly one of the two."""
 
-    request_id: str
+    request_id: str = ""
+    abort_all: bool = False
 
 
 def admin_app(
@@ -94,7 +95,8 @@ def admin_app(
             answer = await _control(control, path, receive)
             status, text, content_type = answer.status, _json(answer.facts), _JSON
         elif path == PATH_METRICS:
-            status, text = 200, pod.metrics()
+            given = parse_qs(scope["query_string"].decode("latin-1"))
+            status, text = 200, pod.metrics(given.get("process", [None])[-1])
         else:
             status, text = _probe(pod.health(), path)
         body = text.encode()
@@ -108,6 +110,7 @@ def admin_app(
     return app
 
 
+_ABORT_BODY = 'the body must be {"request_id": "..."} or {"abort_all": true}'
 _FOREIGN = (
     "only this pod may drain itself or be told what to end; run mizzen drain inside it, or call"
     " from this machine\n"
@@ -122,9 +125,10 @@ async def _control(control: Control, path: str, receive: Receive) -> Answer:
     try:
         body = msgspec.json.decode(await _read(receive), type=AbortBody)
     except msgspec.DecodeError as error:
-        example = '{"request_id": "..."}'
-        return Answer(status=400, facts={"error": f"the body must be {example}: {error}"})
-    return await control.abort(body.request_id)
+        return Answer(status=400, facts={"error": f"{_ABORT_BODY}: {error}"})
+    if bool(body.request_id) == body.abort_all:
+        return Answer(status=400, facts={"error": _ABORT_BODY})
+    return await control.abort(None if body.abort_all else body.request_id)
 
 
 async def _read(receive: Receive) -> bytes:

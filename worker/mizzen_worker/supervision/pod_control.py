@@ -44,14 +44,17 @@ class PodControl:
     has_ranks: bool
     facts: Mapping[str, str]
 
-    async def abort(self, request_id: str) -> Answer:
-        """End the live requests of an id, wherever they are held."""
+    async def abort(self, request_id: str | None) -> Answer:
+        """End the live requests of an id, or all, wherever they are held."""
         kind = KIND_FRONT if self.has_fronts else KIND_RANK
-        replies = await self.processes.ask(kind, ControlVerb.ABORT, {"request_id": request_id})
+        arguments = {} if request_id is None else {"request_id": request_id}
+        replies = await self.processes.ask(kind, ControlVerb.ABORT, arguments)
         num_ended = _sum(replies, "ended")
         facts = {"request_id": request_id, "ended": num_ended, "unanswered": _silent(replies)}
-        status = 200 if num_ended else 503 if _silent(replies) else 404
-        return Answer(status=status, facts=facts)
+        if _silent(replies):
+            return Answer(status=503, facts=facts)
+        is_found = num_ended > 0 or request_id is None
+        return Answer(status=200 if is_found else 404, facts=facts)
 
     async def flush_cache(self) -> Answer:
         """Empty the prefix caches of what no request uses."""

@@ -121,7 +121,7 @@ class Supervisor:
             for name, child in self._children.items()
         ]
 
-    def metrics(self) -> str:
+    def metrics(self, process: str | None) -> str:
         """See ``Pod``."""
         for name in self._specs:
             child = self._children.get(name)
@@ -130,7 +130,7 @@ class Supervisor:
         for name, child in self._children.items():
             if child.is_running:
                 self._aggregate.note(name, child.metrics)
-        return self._aggregate.text()
+        return self._aggregate.text(process)
 
     def process_ids(self) -> Mapping[str, int | None]:
         """Give the process id of each process that runs, None for one that does not, by name."""
