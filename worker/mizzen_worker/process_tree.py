@@ -29,6 +29,7 @@ from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.ipc.link import check_address, rank_events_address, replay_address
 from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
+from mizzen_worker.observability.tracing import TraceSettings, check_tracing
 from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
 from mizzen_worker.supervision.child import ChildSpec
 from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK, KIND_ROUTER
@@ -79,6 +80,8 @@ def plan_launch(
         find_gguf(model.model) or model.model
     )
     log_options = configuration.group(LogOptions)
+    if log_options.trace_endpoint is not None:
+        check_tracing()
     log = ProcessLog(
         level=log_options.log_level,
         is_json=is_json_wanted(log_options.log_format),
@@ -195,6 +198,7 @@ class _Tree:
                     curve_dir=self.curve_dir,
                     engine=rank_share(engine, rank=rank, num_ranks=len(listen)),
                     log=self._log_of(name),
+                    trace=self._trace(),
                 ),
                 is_restarted=is_restarted,
             )
@@ -258,10 +262,17 @@ class _Tree:
                 detokenizer=self._address(text),
                 launcher=str(self.admin_socket) if is_one_of_several else None,
                 log=self._log_of(name),
+                trace=self._trace(),
             ),
             is_restarted=is_restarted,
             inherited_fds=(self.http_fd,),
         )
+
+    def _trace(self) -> TraceSettings | None:
+        log = self.configuration.group(LogOptions)
+        if log.trace_endpoint is None:
+            return None
+        return TraceSettings(endpoint=log.trace_endpoint, sampling=log.trace_sampling)
 
     def _log_of(self, name: str) -> ProcessLog:
         return structs.replace(self.log, fields={**self.log.fields, "process": name})

@@ -79,7 +79,9 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """How log lines look."""
+    """How log lines look, and where traces go."""
 
     log_level: str
     log_format: str
+    trace_endpoint: str | None
+    trace_sampling: float

@@ -288,6 +288,15 @@ OPTIONS: tuple[Option, ...] = (
         "--log-format", LogOptions, ("auto", "text", "json"),
         "shape of log lines; auto is text on a terminal and json elsewhere", _ALL,
     ),
+    _option(
+        "--trace-endpoint", LogOptions, parse.http_url, None,
+        "OTLP/HTTP receiver of traces of the request path; no traces when left out", metavar="URL",
+    ),
+    _option(
+        "--trace-sampling", LogOptions, parse.share, "1",
+        "share of requests that are traced where the client's traceparent does not decide",
+        metavar="SHARE",
+    ),
 )  # fmt: skip
 
 

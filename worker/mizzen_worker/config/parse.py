@@ -66,6 +66,26 @@ def seconds(least: float = 0.0) -> Parser:
     return parse
 
 
+def share(value: str) -> float:
+    """Take a share of a whole."""
+    try:
+        parsed = float(value)
+    except ValueError:
+        parsed = -1.0
+    if not 0 <= parsed <= 1:
+        msg = "it must be a number from 0 to 1"
+        raise ValueError(msg)
+    return parsed
+
+
+def http_url(value: str) -> str:
+    """Take an HTTP address."""
+    if not value.startswith(("http://", "https://")) or not value.partition("://")[2].strip("/"):
+        msg = "it must be http://HOST:PORT or https://HOST:PORT"
+        raise ValueError(msg)
+    return value
+
+
 def one_of(*choices: str) -> Parser:
     """Make a parser of fixed words."""
 

@@ -87,6 +87,10 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     deadline_s: float | None = None
     priority: int = 0
     cache_salt: str = ""
+    log_id: str = ""
+    """What log lines call the request; never used to find one."""
+    traceparent: str = ""
+    """Place in a trace, of the W3C's form; empty when it is not traced."""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):

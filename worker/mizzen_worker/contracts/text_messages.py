@@ -25,6 +25,7 @@ class OpenText(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="
     skip_special_tokens: bool = True
     keep_stop: bool = False
     skip_chars: int = 0
+    log_id: str = ""
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="feed"):

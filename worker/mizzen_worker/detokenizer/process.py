@@ -5,11 +5,13 @@ Bounded: the TokenizerManager has at most one unanswered ``Feed`` per live reque
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import zmq
 
 from mizzen_worker.contracts.errors import WireError
+from mizzen_worker.contracts.text_messages import OpenText, ToDetokenizer
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.ipc.child_process import run_child
@@ -58,6 +60,7 @@ class DetokenizerServer:
             except WireError as error:
                 logger.warning("refused a malformed message", extra={"detail": str(error)})
                 continue
+            _log_opened(messages)
             answers = [answer for one in messages if (answer := self._texts.take(one)) is not None]
             if answers:
                 self._socket.send_multipart([peer, self._encode(tuple(answers))])
@@ -67,6 +70,16 @@ class DetokenizerServer:
         """Unbind."""
         self._socket.close(linger=0)
         self._context.term()
+
+
+def _log_opened(messages: Sequence[ToDetokenizer]) -> None:
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
+    for one in messages:
+        if isinstance(one, OpenText):
+            log_id = one.log_id or one.request_id
+            fields = {"request_id": log_id, "engine_request_id": one.request_id}
+            logger.debug("text opened", extra=fields)
 
 
 def main() -> None:

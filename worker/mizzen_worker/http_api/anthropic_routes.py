@@ -32,6 +32,7 @@ from mizzen_worker.http_api.errors import Dialect, ErrorAnswer
 from mizzen_worker.http_api.event_stream import named_event, stream_answer, unless_disconnected
 from mizzen_worker.http_api.generation import Generation
 from mizzen_worker.http_api.inputs import Ask, make_input, timeout_of
+from mizzen_worker.http_api.origin import origin_of
 from mizzen_worker.tokenizer.request_state import FinalOutput, GenerateInput, Output
 
 
@@ -42,7 +43,7 @@ def anthropic_endpoints(engine: FrontEngine) -> list[Endpoint]:
         _, body = await read_body(request, MessagesRequest)
         engine.check_model(body.model)
         wanted = await _input(engine, body, request)
-        generation = Generation(engine, [wanted])
+        generation = Generation(engine, [wanted], origin_of(request.scope))
         request_id = generation.request_ids[0]
         message_id = f"msg_{request_id}"
         generation.name(message_id)

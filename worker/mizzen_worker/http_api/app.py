@@ -5,7 +5,8 @@ What only the launcher may do (drain) is not here: it has its own port.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,8 +28,10 @@ from mizzen_worker.http_api.info_routes import info_endpoints
 from mizzen_worker.http_api.native_routes import native_endpoints
 from mizzen_worker.http_api.openai_routes import openai_endpoints
 from mizzen_worker.http_api.openapi import document_endpoint
+from mizzen_worker.http_api.origin import Origin, read_origin, set_origin
 from mizzen_worker.http_api.text_routes import text_endpoints
 from mizzen_worker.observability.metric_names import HTTP_REQUESTS
+from mizzen_worker.observability.tracing import Attributes, Span
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +114,20 @@ def _response(request: Request, answer: ErrorAnswer) -> Response:
     return response
 
 
+_ROUTE_TO_OPERATION = {
+    "/v1/chat/completions": "chat",
+    "/v1/messages": "chat",
+    "/v1/completions": "text_completion",
+    "/generate": "text_completion",
+}
+
+
+def _named(headers: Iterable[tuple[bytes, bytes]], origin: Origin) -> list[tuple[bytes, bytes]]:
+    """Put the request's id among the headers of its answer."""
+    others = [(name, value) for name, value in headers if name.lower() != b"x-request-id"]
+    return [*others, (b"x-request-id", origin.log_id.encode())]
+
+
 class _Counted:
     """ASGI middleware: one count and one log line for each answer."""
 
@@ -131,14 +148,21 @@ class _Counted:
         if scope["type"] != "http":
             return
         status = 0
-        request_id = ""
+        origin = read_origin(scope, self._engine.new_request_id())
+        span: Span | None = None
+        route = self._route_of(scope)
+        if self._engine.tracer is not None and route not in self._quiet:
+            method = scope["method"]
+            name = f"{method} {route}"
+            span = self._engine.tracer.begin(name, traceparent=origin.traceparent)
+            origin = replace(origin, traceparent=span.traceparent)
+        set_origin(scope, origin)
 
         async def noted(message: Message) -> None:
-            nonlocal status, request_id
+            nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = dict(message.get("headers", []))
-                request_id = headers.get(b"x-request-id", b"").decode()
+                message = {**message, "headers": _named(message.get("headers", ()), origin)}
             await send(message)
 
         begun_s = self._engine.clock()
@@ -147,16 +171,28 @@ class _Counted:
         except ClientGoneError:
             status = _STATUS_CLIENT_GONE
         finally:
-            route = self._route_of(scope)
             self._engine.recorder.count(HTTP_REQUESTS, 1, route, str(status))
             level = logging.DEBUG if route in self._quiet else logging.INFO
+            if span is not None:
+                span.end(self._attributes(scope, route, status, origin))
             fields = {
-                **({"request_id": request_id} if request_id else {}),
+                "request_id": origin.log_id,
                 "route": route,
                 "status": status,
                 "seconds": round(self._engine.clock() - begun_s, 4),
             }
             logger.log(level, "answered", extra=fields)
+
+    def _attributes(self, scope: Scope, route: str, status: int, origin: Origin) -> Attributes:
+        operation = _ROUTE_TO_OPERATION.get(route)
+        return {
+            "http.request.method": scope["method"],
+            "http.route": route,
+            "http.response.status_code": status,
+            "mizzen.request_id": origin.log_id,
+            **({} if operation is None else {"gen_ai.operation.name": operation}),
+            **({} if operation is None else {"gen_ai.request.model": self._engine.served_name}),
+        }
 
     def _route_of(self, scope: Scope) -> str:
         """Give a path's name in the table; others are one label, so that no scanner adds names."""

@@ -19,6 +19,7 @@ from mizzen_worker.http_api.live_requests import LiveRequests
 from mizzen_worker.http_api.validation import shown
 from mizzen_worker.ipc.launcher_client import LauncherClient
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.observability.tracing import Tracer
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
@@ -57,6 +58,7 @@ class FrontEngine:
     started_at: int
     keys: AccessKeys = field(default_factory=AccessKeys)
     live: LiveRequests = field(default_factory=LiveRequests)
+    tracer: Tracer | None = None
     launcher: LauncherClient | None = None
     """Reaches the other front processes; None where there are none."""
 

@@ -4,6 +4,7 @@ import msgspec
 
 from mizzen_worker.config.groups import HttpOptions
 from mizzen_worker.observability.process_log import ProcessLog
+from mizzen_worker.observability.tracing import TraceSettings
 
 
 class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,3 +24,4 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     detokenizer: str
     launcher: str | None
     log: ProcessLog
+    trace: TraceSettings | None

@@ -16,6 +16,7 @@ from mizzen_worker.contracts.ids import RequestId, TokenId
 from mizzen_worker.contracts.messages import TokenLogprob
 from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.http_api.engine import FrontEngine
+from mizzen_worker.http_api.origin import Origin
 from mizzen_worker.http_api.refusals import AbortedError, DeadlineError
 from mizzen_worker.tokenizer.request_state import (
     FinalOutput,
@@ -48,19 +49,22 @@ class Collected:
 class Generation:
     """The requests of one HTTP request, as an async context.
 
-    ``names`` are what clients call them beside their ids, one for each or one for all. With
-    ``is_prompt_only`` the one token that a worker has to generate is not shown to anybody.
+    ``origin`` None is a request of our own. ``names`` are what clients call them beside their ids,
+    one for each or one for all. With ``is_prompt_only`` the one token that a worker has to generate
+    is not shown to anybody.
     """
 
     def __init__(
         self,
         engine: FrontEngine,
         inputs: Sequence[GenerateInput],
+        origin: Origin | None,
         *,
         names: Sequence[str] = (),
         is_prompt_only: bool = False,
     ) -> None:
         self._engine = engine
+        self._origin = origin
         self._is_prompt_only = is_prompt_only
         self._begun_s = engine.clock()
         self._states: list[RequestState] = []
@@ -77,7 +81,14 @@ class Generation:
             raise
 
     def _submit(self, wanted: GenerateInput, names: Sequence[str]) -> None:
+        origin = self._origin
         request_id = self._engine.new_request_id()
+        if origin is not None:
+            wanted = replace(wanted, log_id=origin.log_id, traceparent=origin.traceparent)
+            if origin.is_clients_id:
+                names = (origin.log_id, *names)
+            elif not self._states:
+                request_id = RequestId(origin.log_id)
         self._states.append(self._engine.manager.submit(request_id, wanted))
         self._names.append((request_id, *names))
         self._engine.live.add(request_id, self._names[-1])

@@ -190,7 +190,7 @@ class _Probe:
                 sampling=SamplingParams(max_new_tokens=1, seed=0, temperature=0.0),
                 deadline_s=_PROBE_LIMIT_S,
             )
-            async with Generation(engine, [wanted]) as generation:
+            async with Generation(engine, [wanted], None) as generation:
                 await generation.collect()
         except WorkerError as error:
             return str(error)

@@ -25,6 +25,7 @@ from mizzen_worker.http_api.misspelling import refuse_misspelt
 from mizzen_worker.http_api.native_answers import Generated, ScoreStyle, Shown, generated
 from mizzen_worker.http_api.native_frames import NativeFrames, NativeStream
 from mizzen_worker.http_api.native_requests import GenerateRequest, NativeSampling
+from mizzen_worker.http_api.origin import origin_of
 from mizzen_worker.http_api.unserved import refuse_unserved
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
@@ -51,7 +52,9 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
             inputs.extend(choices_of(one, num_choices))
         names = _result_names(body, len(prompts), num_choices)
         is_prompt_only = _is_prompt_only(samplings)
-        generation = Generation(engine, inputs, names=names, is_prompt_only=is_prompt_only)
+        generation = Generation(
+            engine, inputs, origin_of(request.scope), names=names, is_prompt_only=is_prompt_only
+        )
         stream = NativeStream(
             ids=names or generation.request_ids,
             inputs=inputs,

@@ -36,6 +36,7 @@ from mizzen_worker.http_api.openai_answers import (
 )
 from mizzen_worker.http_api.openai_frames import ChatFrames, CompletionFrames, Echo, StreamUsage
 from mizzen_worker.http_api.openai_requests import ChatRequest, CompletionRequest
+from mizzen_worker.http_api.origin import origin_of
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
 _COMPLETION_DEFAULT_TOKENS = 16
@@ -50,7 +51,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         engine.check_model(body.model)
         wanted = await _chat_input(engine, body, request)
         num_choices = body.n or 1
-        generation = Generation(engine, choices_of(wanted, num_choices))
+        generation = Generation(engine, choices_of(wanted, num_choices), origin_of(request.scope))
         head = _head(engine, "chatcmpl", body.model, generation)
         vocabulary = engine.token_bytes if body.logprobs else None
         if body.stream:
@@ -93,7 +94,9 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         wanted = await _completion_inputs(engine, body, request)
         num_choices = body.n or 1
         inputs = [choice for one in wanted for choice in choices_of(one, num_choices)]
-        generation = Generation(engine, inputs, is_prompt_only=body.max_tokens == 0)
+        generation = Generation(
+            engine, inputs, origin_of(request.scope), is_prompt_only=body.max_tokens == 0
+        )
         head = _head(engine, "cmpl", body.model, generation)
         writers = _writers(engine, body, len(inputs))
         echoes = _echoes(engine, body, inputs, num_choices)

@@ -30,6 +30,7 @@ from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.ipc.zmq_link import ZmqLinks
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.observability.tracing import make_tracer
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
@@ -107,6 +108,8 @@ async def _serve(
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    if front.engine.tracer is not None:
+        front.engine.tracer.close()
 
 
 def _build(settings: FrontSettings, loaded: _Loaded) -> _Front:
@@ -163,6 +166,9 @@ def _build(settings: FrontSettings, loaded: _Loaded) -> _Front:
         random_bits=secrets.randbits,
         started_at=int(_wall_clock()),
         keys=loaded.keys,
+        tracer=make_tracer(
+            settings.trace, process="front", clock=time.monotonic, wall_clock=_wall_clock
+        ),
         launcher=None if settings.launcher is None else LauncherClient(path=settings.launcher),
     )
     control = FrontControl(manager=manager, live=engine.live)

@@ -24,7 +24,7 @@ def configure_logging(*, level: str, is_json: bool, fields: Mapping[str, str]) -
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("uvicorn.access", "uvicorn.error", "httpx", "asyncio"):
+    for noisy in ("uvicorn.access", "uvicorn.error", "httpx", "asyncio", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 LATENCY_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
+STEP_BUCKETS_S = (
+    0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0,
+)  # fmt: skip
 
 
 class MetricKind(enum.Enum):
@@ -47,6 +50,21 @@ def _front(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
 
 def _rank(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
     return Metric(name=name, kind=kind, meaning=meaning, process="rank", labels=labels)
+
+
+def _gauge(name: str, merge: Merge, meaning: str) -> Metric:
+    """Make a gauge of ranks that is not the sum of theirs."""
+    return Metric(name=name, kind=MetricKind.GAUGE, meaning=meaning, process="rank", merge=merge)
+
+
+def _step_time(part: str, meaning: str) -> Metric:
+    return Metric(
+        name=f"mizzen_engine_step_{part}_seconds",
+        kind=MetricKind.HISTOGRAM,
+        meaning=meaning,
+        process="rank",
+        buckets=STEP_BUCKETS_S,
+    )
 
 
 def _router(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
@@ -146,6 +164,38 @@ ENGINE_HANDED_BACK = _rank(
     MetricKind.COUNTER,
     "Requests given back unfinished: queue full, draining or restarting.",
 )
+ENGINE_FINISHED = _rank(
+    "mizzen_engine_finished_requests_total",
+    MetricKind.COUNTER,
+    "Attempts that ended at a rank, by how: stop, length, abort, deadline, error, handed_back.",
+    "reason",
+)
+QUEUED_TOKENS = _rank(
+    "mizzen_queued_tokens", MetricKind.GAUGE, "Known tokens that are still to be computed."
+)
+QUEUE_AGE = _gauge(
+    "mizzen_queue_age_seconds", Merge.MAX, "How long the oldest waiting request has waited."
+)
+PREDICTED_TIME_TO_FIRST_TOKEN = _gauge(
+    "mizzen_predicted_time_to_first_token_seconds",
+    Merge.MIN,
+    "What a new request would wait for its first token, by the pace of the last seconds.",
+)
+TOKEN_THROUGHPUT = _rank(
+    "mizzen_generated_tokens_per_second",
+    MetricKind.GAUGE,
+    "Tokens sampled and kept, over the last second.",
+)
+QUEUE_TIME = _rank(
+    "mizzen_queue_time_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request's arrival at a rank to the launch of its first step.",
+)
+STEP_PLANNING_TIME = _step_time("planning", "From the start of a turn with a step to its plan.")
+STEP_LAUNCH_TIME = _step_time("launch", "From a step's plan until it is on its way.")
+STEP_SETTLE_TIME = _step_time(
+    "settle", "Waiting for results and taking them; on a CPU the step itself."
+)
 ROUTED_REQUESTS = _router(
     "mizzen_routed_requests_total", MetricKind.COUNTER, "Requests given to one of the ranks."
 )
@@ -193,6 +243,15 @@ METRICS: tuple[Metric, ...] = (
     ENGINE_RETRACTIONS,
     ENGINE_PREEMPTIONS,
     ENGINE_HANDED_BACK,
+    ENGINE_FINISHED,
+    QUEUED_TOKENS,
+    QUEUE_AGE,
+    PREDICTED_TIME_TO_FIRST_TOKEN,
+    TOKEN_THROUGHPUT,
+    QUEUE_TIME,
+    STEP_PLANNING_TIME,
+    STEP_LAUNCH_TIME,
+    STEP_SETTLE_TIME,
     ROUTED_REQUESTS,
     TOKENIZERS_ATTACHED,
     PROCESS_UP,

@@ -4,10 +4,16 @@ Invariant: container, slot, lease, state and the one terminal event change toget
 request that ended holds nothing and has been answered exactly once (a lost peer: not at all).
 """
 
+import logging
+from collections.abc import Callable
+
 from mizzen_worker.contracts.messages import HandBackCause
 from mizzen_worker.contracts.request import FinishKind, FinishReason
+from mizzen_worker.scheduler.recent import EndedRequest
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.state import SchedulerState
+
+logger = logging.getLogger(__name__)
 
 _BY_ITSELF = frozenset({FinishKind.STOP, FinishKind.LENGTH})
 
@@ -15,8 +21,9 @@ _BY_ITSELF = frozenset({FinishKind.STOP, FinishKind.LENGTH})
 class Ending:
     """Ends requests of one scheduler."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, *, clock: Callable[[], float]) -> None:
         self._state = state
+        self._clock = clock
 
     def finish(self, req: Req, reason: FinishReason) -> None:
         """End with ``Finished``. KV of a request that ended by itself stays for later ones.
@@ -28,6 +35,7 @@ class Ending:
         if is_by_itself:
             self._state.prediction.observe(req.num_output)
         self._leave(req, ReqState.FINISHED, is_cached=is_by_itself)
+        self._note(req, reason.kind)
         self._state.counters.finished_requests[reason.kind] += 1
         self._state.outbox.report_finished(req, reason)
 
@@ -36,13 +44,39 @@ class Ending:
     ) -> None:
         """End with ``HandBack``: the request goes on elsewhere."""
         self._leave(req, ReqState.HANDED_BACK, is_cached=True)
+        self._note(req, None)
         self._state.counters.handed_back_requests += 1
         self._state.outbox.report_handed_back(req, cause, retry_after_s)
 
     def abandon(self, req: Req) -> None:
         """End without a word: the peer is gone."""
         self._leave(req, ReqState.FINISHED, is_cached=False)
+        self._note(req, FinishKind.ABORT)
         self._state.counters.finished_requests[FinishKind.ABORT] += 1
+
+    def _note(self, req: Req, kind: FinishKind | None) -> None:
+        logger.debug(
+            "request ended",
+            extra={
+                "request_id": req.log_id,
+                "engine_request_id": req.request_id,
+                "kind": "handed back" if kind is None else kind.value,
+            },
+        )
+        self._state.recent.ended.append(
+            EndedRequest(
+                log_id=req.log_id,
+                traceparent=req.traceparent,
+                kind=kind,
+                arrived_at=req.arrived_at,
+                started_at=req.started_at,
+                first_token_at=req.first_token_at,
+                ended_at=self._clock(),
+                num_prompt=req.num_prompt,
+                num_cached=req.num_cached or 0,
+                num_output=req.num_output,
+            )
+        )
 
     def _leave(self, req: Req, terminal: ReqState, *, is_cached: bool) -> None:
         self._state.outbox.report_tokens(req)

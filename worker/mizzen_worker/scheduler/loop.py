@@ -21,7 +21,7 @@ from mizzen_worker.cache.controller import UnifiedRadixCache
 from mizzen_worker.cache.events import EventLog
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.errors import InvariantError
-from mizzen_worker.contracts.messages import Control, HandBackCause, Reply
+from mizzen_worker.contracts.messages import Control, HandBackCause, Load, Reply
 from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.memory.allocator import PageAllocator
@@ -36,6 +36,7 @@ from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.pipeline import Pipeline
 from mizzen_worker.scheduler.planner import Planner
 from mizzen_worker.scheduler.policies import STANDING_KEYS
+from mizzen_worker.scheduler.recent import Recent, StepParts
 from mizzen_worker.scheduler.reception import Reception
 from mizzen_worker.scheduler.residency import Residency
 from mizzen_worker.scheduler.roster import Roster
@@ -73,8 +74,9 @@ class SchedulerLoop:
             counters=SchedulerCounters(),
             prediction=OutputPrediction(),
             wait_prediction=WaitPrediction(),
+            recent=Recent(),
         )
-        self._ending = Ending(self._state)
+        self._ending = Ending(self._state, clock=clock)
         self._pipeline = Pipeline(self._state, runner=runner, ending=self._ending, clock=clock)
         self._reception = Reception(
             self._state,
@@ -85,11 +87,27 @@ class SchedulerLoop:
         )
         self._planner = Planner(self._state)
         self._was_busy = False
+        self._launch_parts = (0.0, 0.0)
 
     @property
     def counters(self) -> SchedulerCounters:
         """The numbers to export; read only, true as of the last ``run_once``."""
         return self._state.counters
+
+    @property
+    def recent(self) -> Recent:
+        """What happened since it was last emptied, for histograms and traces."""
+        return self._state.recent
+
+    @property
+    def load(self) -> Load:
+        """How busy it is, as peers are told."""
+        return self._state.load(is_draining=self._reception.drain is not None)
+
+    def oldest_waiting_at(self) -> float | None:
+        """Give the time of arrival of the request that waits longest; None when none waits."""
+        waiting = (req.arrived_at for req in self._state.roster.waiting)
+        return min(waiting, default=None)
 
     @property
     def cache(self) -> UnifiedRadixCache:
@@ -130,7 +148,11 @@ class SchedulerLoop:
         was_busy = self._pipeline.num_in_flight > 0
         did_launch = self._launch()
         may_stay = self._state.settings.is_overlapped and did_launch
+        settles_at = self._clock()
         self._pipeline.settle(max_in_flight=1 if may_stay else 0)
+        if did_launch:
+            settle_s = self._clock() - settles_at
+            self._state.recent.steps.append(StepParts(*self._launch_parts, settle_s))
         if not self._state.roster.running:
             self._settle_all()  # There is nothing that could overlap with it.
         self._state.refresh_gauges()
@@ -161,7 +183,10 @@ class SchedulerLoop:
         plan = self._planner.plan(now, is_settled=is_settled)
         self._state.counters.retractions += plan.num_retracted
         self._state.counters.preemptions += plan.num_preempted
-        return not plan.is_empty and self._pipeline.launch(plan)
+        planned_at = self._clock()
+        did_launch = not plan.is_empty and self._pipeline.launch(plan)
+        self._launch_parts = (planned_at - now, self._clock() - planned_at)
+        return did_launch
 
     def _audit(self) -> None:
         """Compare the books: all of them where settings say so, counts when falling idle."""

@@ -93,6 +93,8 @@ class Pipeline:
         )
         self._book.launched(plan.decodes.slots, 1, step=step)
         for row in plan.extends:
+            if row.req.started_at is None:
+                row.req.started_at = launched_at
             self._book.launched(np.array([row.slot], dtype=np.int32), row.num_new, step=step)
             if row.is_sampled:
                 self._state.residency.start_decoding(row.req)
@@ -156,6 +158,8 @@ class Pipeline:
                     self._take_prompt_scores(row, scores)
                 self._state.residency.checkpoint(row.req, row.end)
                 if row.is_sampled:
+                    if row.req.first_token_at is None:
+                        row.req.first_token_at = self._settled_at
                     sampled.append((row.req, num_sampled))
             num_sampled += row.is_sampled
         indices = np.array([index for _, index in sampled], dtype=np.int64)

@@ -30,13 +30,12 @@ from mizzen_worker.model_executor.factory import (
     WeightFormat,
     load_runner,
 )
-from mizzen_worker.observability import metric_names
-from mizzen_worker.observability.recorder import LastTotals, Recorder
+from mizzen_worker.observability.tracing import make_tracer
 from mizzen_worker.scheduler.cache_feed import CacheFeed
 from mizzen_worker.scheduler.control import Drain
-from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.rank_settings import RankSettings
+from mizzen_worker.scheduler.reporter import Reporter
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.vocabulary.load import load_vocabulary
 
@@ -44,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _KEPT_CACHE_EVENTS = 10_000
 """Seconds to minutes of a busy worker, and a few megabytes."""
-_REPORT_S = 1.0
 _LAST_WORDS_S = 2.0
 
 
@@ -70,19 +68,24 @@ def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     # What lives as long as the process is never garbage: a collection would stop the loop for it.
     gc.collect()
     gc.freeze()
+    tracer = make_tracer(
+        settings.trace, process="rank", clock=time.monotonic, wall_clock=_wall_clock
+    )
+    reporter = Reporter(link, loop, clock=time.monotonic, tracer=tracer)
     try:
-        _run_until_drained(loop, _Reporter(link, loop.counters), link, wishes, feed)
+        _run_until_drained(loop, reporter, link, wishes, feed)
     except BaseException:
         _give_all_back(loop, endpoint)
         raise
     _say_last_words(loop, endpoint)
+    reporter.close(state="draining")
     # Native libraries take seconds to unload, and a drain's deadline is running.
     os._exit(0)
 
 
 def _run_until_drained(
     loop: SchedulerLoop,
-    reporter: "_Reporter",
+    reporter: Reporter,
     link: ParentLink,
     wishes: Wishes,
     feed: CacheFeed | None,
@@ -150,52 +153,6 @@ class _Progress:
             self._link.report(Report(state="loading", num_beats=self._num_calls, progress=share))
 
 
-class _Reporter:
-    """Tells the launcher about the loop, once a second."""
-
-    def __init__(self, link: ParentLink, counters: SchedulerCounters) -> None:
-        self._link = link
-        self._counters = counters
-        self._recorder = Recorder("rank")
-        self._totals = LastTotals(self._recorder)
-        self._num_turns = 0
-        self._reported_s = 0.0
-
-    def turn(self, *, state: str) -> None:
-        """Note one turn of the loop."""
-        self._num_turns += 1
-        now_s = time.monotonic()
-        if now_s - self._reported_s < _REPORT_S:
-            return
-        self._reported_s = now_s
-        counters = self._counters
-        self._recorder.set(metric_names.RUNNING_REQUESTS, counters.running_requests)
-        self._recorder.set(metric_names.QUEUED_REQUESTS, counters.queued_requests)
-        self._recorder.set(metric_names.KV_TOKENS_USED, counters.kv_tokens_used)
-        self._recorder.set(metric_names.KV_TOKENS_CACHED, counters.kv_tokens_cached)
-        self._recorder.set(metric_names.KV_TOKENS_TOTAL, counters.kv_tokens_total)
-        self._totals.set(
-            (
-                (metric_names.ENGINE_STEPS, counters.steps),
-                (metric_names.ENGINE_STEP_SECONDS, counters.step_seconds),
-                (metric_names.ENGINE_TOKENS, counters.generated_tokens),
-                (metric_names.ENGINE_PREFILL_TOKENS, counters.prefilled_tokens),
-                (metric_names.ENGINE_CACHED_TOKENS, counters.cached_tokens),
-                (metric_names.ENGINE_RETRACTIONS, counters.retractions),
-                (metric_names.ENGINE_PREEMPTIONS, counters.preemptions),
-                (metric_names.ENGINE_HANDED_BACK, counters.handed_back_requests),
-            )
-        )
-        self._link.report(
-            Report(
-                state=state,
-                num_beats=self._num_turns,
-                num_live=counters.running_requests + counters.queued_requests,
-                metrics=self._recorder.samples(),
-            )
-        )
-
-
 def _runner_options(settings: RankSettings) -> RunnerOptions:
     engine = settings.engine
     return RunnerOptions(
@@ -247,6 +204,10 @@ def _is_overlapped(engine: EngineOptions) -> bool:
 def _num_spare_slots(engine: EngineOptions) -> int:
     """A request that ends keeps its slot while a step in flight has a row of it."""
     return 1 + engine.max_running_requests // 8 if _is_overlapped(engine) else 0
+
+
+def _wall_clock() -> float:
+    return time.time()  # noqa: TID251 - the edge where wall-clock time enters
 
 
 def _drain_of(wish: DrainWish) -> Drain:

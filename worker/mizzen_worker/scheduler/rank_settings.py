@@ -7,6 +7,7 @@ import msgspec
 from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.ipc.link import rank_events_address
 from mizzen_worker.observability.process_log import ProcessLog
+from mizzen_worker.observability.tracing import TraceSettings
 
 
 class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,7 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineOptions
     """``threads`` 0 is this rank's share of the cores there are."""
     log: ProcessLog
+    trace: TraceSettings | None
 
 
 def rank_share(engine: EngineOptions, *, rank: int, num_ranks: int) -> EngineOptions:

@@ -79,9 +79,11 @@ class Req:
         "arrived_at",
         "cache_priority",
         "deadline",
+        "first_token_at",
         "generation",
         "kv_lengths",
         "lease",
+        "log_id",
         "max_tokens",
         "memo",
         "namespace",
@@ -98,7 +100,9 @@ class Req:
         "sampling",
         "slot",
         "standing",
+        "started_at",
         "state",
+        "traceparent",
     )
 
     def __init__(
@@ -121,8 +125,7 @@ class Req:
         """``priority`` is 0 where the policy does not use it."""
         self.cache_priority = submit.priority
         """Whose pages stay longer, where the cache's order asks for it."""
-        self.arrived_at = 0.0
-        """Time of arrival, kept by retraction too."""
+        self._begin(submit)
         self.sampling: SamplingParams = submit.sampling
         self.namespace = b""
         self.deadline: float | None = None
@@ -149,6 +152,16 @@ class Req:
         self.kv_lengths: npt.NDArray[np.int64] | None = None
         """The slot book's ``num_kv``, while it runs."""
         self.lease: KvLease | None = None
+
+    def _begin(self, submit: Submit) -> None:
+        """Set what only logs, traces and measurements use; times are of the loop's clock."""
+        self.log_id = submit.log_id or submit.request_id
+        self.traceparent = submit.traceparent
+        self.arrived_at = 0.0
+        """Kept by retraction too."""
+        self.started_at: float | None = None
+        """When its first step was launched."""
+        self.first_token_at: float | None = None
 
     @property
     def num_tokens(self) -> int:

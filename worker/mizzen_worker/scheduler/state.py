@@ -11,6 +11,7 @@ from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.intake import max_request_tokens
 from mizzen_worker.scheduler.outbox import Outbox
 from mizzen_worker.scheduler.output_prediction import OutputPrediction
+from mizzen_worker.scheduler.recent import Recent
 from mizzen_worker.scheduler.residency import Residency
 from mizzen_worker.scheduler.roster import Roster
 from mizzen_worker.scheduler.settings import SchedulerSettings
@@ -29,6 +30,7 @@ class SchedulerState:
     counters: SchedulerCounters
     prediction: OutputPrediction
     wait_prediction: WaitPrediction
+    recent: Recent
 
     @property
     def max_running(self) -> int:

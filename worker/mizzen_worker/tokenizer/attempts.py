@@ -85,6 +85,8 @@ class Attempts:
                 deadline_s=None if wanted.deadline_s is None else state.deadline_at_s - now_s,
                 priority=wanted.priority,
                 cache_salt=wanted.cache_salt,
+                log_id=wanted.log_id,
+                traceparent=wanted.traceparent,
             ),
         )
         if is_sent:

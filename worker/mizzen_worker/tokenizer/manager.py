@@ -194,7 +194,7 @@ class TokenizerManager:
             state.tried.clear()
             logger.info(
                 "request waits for another worker",
-                extra={"request_id": state.request_id, "worker": address, "reason": reason},
+                extra={**state.log_fields, "worker": address, "reason": reason},
             )
         self._retry_waiting()
 
@@ -245,7 +245,7 @@ class TokenizerManager:
         """Go on from what is recorded: a message was lost or malformed on the way."""
         logger.error(
             "a worker's answer has a gap; the request is submitted again",
-            extra={"request_id": state.request_id, "worker": state.worker, "missing": missing},
+            extra={**state.log_fields, "worker": state.worker, "missing": missing},
         )
         self._attempts.stop(state)
         state.move(Phase.WAITING, self._clock())

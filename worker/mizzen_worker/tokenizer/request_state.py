@@ -63,6 +63,8 @@ class GenerateInput:
     keep_stop: bool = False
     priority: int = 0
     cache_salt: str = ""
+    log_id: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,12 @@ class RequestState:
     """The newest pieces; many become one of ``_old_text``, which a slow client may leave long."""
     _has_changed: bool = False
     _waiter: asyncio.Future[bool] | None = None
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """Name it in a log line, as its client does and as workers do."""
+        log_id = self.wanted.log_id or self.request_id
+        return {"request_id": log_id, "engine_request_id": self.request_id}
 
     def move(self, phase: Phase, now_s: float) -> None:
         """Change phase; raises ``InvariantError`` for a move that is not in the table."""

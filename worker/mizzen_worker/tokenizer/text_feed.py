@@ -63,6 +63,7 @@ class TextFeed:
                     skip_special_tokens=state.wanted.skip_special_tokens,
                     keep_stop=state.wanted.keep_stop,
                     skip_chars=state.num_text_chars,
+                    log_id=state.wanted.log_id,
                 )
             )
         return state.is_text_open
