@@ -236,7 +236,7 @@ def test_neutral_and_unknown_fields_are_taken(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_refusal_is_logged_without_an_empty_request_id(
+def test_a_refusal_is_logged_with_an_id_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="mizzen_worker.http_api.app")
@@ -248,7 +248,7 @@ def test_a_refusal_is_logged_without_an_empty_request_id(
 
     asyncio.run(scenario())
     refused, answered = (r.__dict__ for r in caplog.records if r.message == "answered")
-    assert "request_id" not in refused
+    assert len(refused["request_id"]) == 32
     assert answered["request_id"]
 
 
