@@ -114,7 +114,7 @@ class FrontEngine:
         """Name the weights that answer; None while no worker has said."""
         workers = self.manager.workers
         for address in workers.addresses():
-            return f"fp_{workers.identity(address).fingerprint[:16]}"
+            return f"fp_{workers.identity(address).fingerprint.rpartition(':')[2][:16]}"
         return None
 
     async def wait_for_worker(self) -> None:
