@@ -263,11 +263,11 @@ class TokenizerManager:
             self._endings.begin(state, message.reason)
 
     def _on_hand_back(self, address: str, message: HandBack) -> None:
+        if message.cause is not HandBackCause.QUEUE_FULL:
+            self._workers.note_draining(address)
         state = self._current(address, message.request_id, message.generation)
         if state is None:
             return
-        if message.cause is not HandBackCause.QUEUE_FULL:
-            self._workers.note_draining(address)
         self._attempts.note_departure(state)
         state.move(Phase.WAITING, self._clock())
         state.tried.add(address)
