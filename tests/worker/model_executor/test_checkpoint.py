@@ -16,6 +16,7 @@ from tests.worker.model_executor.tiny_llama import (
 from tests.worker.model_executor.tiny_models import VARIANTS, save_tiny
 
 from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import RunnerOptions, load_runner
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
@@ -95,6 +96,19 @@ def test_windows_hold_for_the_layers_that_the_config_means(tmp_path: Path) -> No
     assert windows() == (None, None, 8)
     change_config(tmp_path, layer_types=["sliding_attention", "full_attention", "full_attention"])
     assert windows() == (8, None, None)
+
+
+def test_the_log_says_why_plain_torch_computes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_tiny_llama(tmp_path, head_dim=24)
+    caplog.set_level("INFO")
+    generate(tmp_path, [3, 4, 5])
+    (record,) = [r for r in caplog.records if r.message == "plain torch computes this model"]
+    wanted = "head size 24 is not a multiple of 16"
+    assert record.reason == (
+        wanted if INSTRUCTION_SETS else "the native extension is not installed"
+    )
 
 
 def test_sharded_weights_are_as_good_as_one_file(tmp_path: Path) -> None:

@@ -110,6 +110,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return {variant: folder / variant for variant in ARCHITECTURES}
 
 
+def check_other_threads(folder, backend: str, kind: ComputeType, prompts, expected) -> None:
+    """A worker with another number of threads goes on with the same bits."""
+    runner = load_tiny(folder, backend, 16, num_threads=3, compute_type=kind, is_deterministic=True)
+    other = Run(runner)
+    for prompt, (ids, logits) in zip(prompts, expected, strict=True):
+        found_ids, found = other.alone(prompt)
+        assert found_ids == ids
+        assert torch.equal(found, logits)
+
+
 @EVERY_BACKEND
 @pytest.mark.parametrize("variant", ARCHITECTURES)
 def test_logits_depend_on_the_request_alone(folders, variant: str, backend: str) -> None:
@@ -127,6 +137,8 @@ def test_logits_depend_on_the_request_alone(folders, variant: str, backend: str)
     )
     prompts = prompts_of(backend)
     expected = [run.alone(prompt) for prompt in prompts]
+    if backend != "torch":
+        check_other_threads(folders[variant], backend, kind, prompts[-3:], expected[-3:])
     for seed in range(2 if backend == "torch" else 6):
         for (ids, logits), (found_ids, found) in zip(
             expected, run.together(prompts, seed), strict=True

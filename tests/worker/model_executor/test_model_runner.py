@@ -86,7 +86,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCau
 def load(
     folder: Path, page_size: int = 16, backend: str = "torch", **changes: object
 ) -> LoadedModel:
-    options: dict[str, object] = {"kv_tokens": 1024, "max_slots": 6, "num_threads": 2}
+    options: dict[str, object] = {"kv_tokens": 1024, "max_slots": 6, "num_threads": 1}
     if backend == "torch":
         options["weight_format"] = WeightFormat.DENSE
     else:

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from tests.worker.model_executor.golden_reference import (
     GOLDEN,
     NUM_NEW_TOKENS,
@@ -20,6 +21,7 @@ from tests.worker.model_executor.golden_reference import (
     write_golden,
 )
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
+from tests.worker.model_executor.tiny_models import LogitsRecorder
 
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import (
@@ -147,6 +149,40 @@ def test_all_in_one_batch_with_chunks(native: LoadedModel, golden: list[Golden])
     for entry, request in zip(golden, requests, strict=True):
         comparison.add(entry, request.output)
     comparison.report("one batch", len(golden))
+
+
+def test_deterministic_logits_are_the_same_bits_alone_and_together(golden: list[Golden]) -> None:
+    if not INSTRUCTION_SETS:
+        pytest.skip("missing: the native extension (make setup builds it)")
+    runner = load(is_deterministic=True).runner
+    driver, recorder = RunnerDriver(runner), LogitsRecorder(runner)
+    entries = sorted(golden, key=lambda entry: len(entry.prompt))
+    entries = [*entries[:5], entries[-1]]
+    sampling = greedy(8)
+    alone = []
+    for entry in entries:
+        request = Driven(slot=1, prompt=entry.prompt, sampling=sampling)
+        driver.generate(request, chunk=512)
+        driver.release(request)
+        alone.append((request.output, recorder.take()))
+    requests = [
+        Driven(slot=slot, prompt=entry.prompt, sampling=sampling)
+        for slot, entry in enumerate(entries, 2)
+    ]
+    long = requests.pop()
+    for request in (*requests, long):
+        driver.start(request)
+    for request in requests:
+        driver.run([(long, 190), (request, len(request.prompt))])
+    driver.prefill(long, chunk=333)
+    together = recorder.take()
+    while len(long.output) < 8:
+        driver.run([(request, 0) for request in (*requests, long) if len(request.output) < 8])
+    decoded = recorder.take().view(7, len(entries), -1)
+    for index, (request, (output, logits)) in enumerate(zip((*requests, long), alone, strict=True)):
+        assert request.output == output
+        assert torch.equal(together[index], logits[0])
+        assert torch.equal(decoded[:, index], logits[1:])
 
 
 def test_plain_torch_gives_the_same_tokens(golden: list[Golden]) -> None:
