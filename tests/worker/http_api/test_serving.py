@@ -202,6 +202,14 @@ def test_probes_and_metrics_of_the_public_port(tmp_path: Path) -> None:
             metrics = (await client.get("/metrics")).text
             assert 'mizzen_requests_finished_total{reason="length"} 1.0' in metrics
             assert "mizzen_time_to_first_token_seconds_count 1.0" in metrics
+            assert 'mizzen_http_requests_total{route="/generate",status="200"} 1.0' in metrics
+            assert 'mizzen_http_request_seconds_total{route="/generate"}' in metrics
+            assert "mizzen_http_open_requests 1.0" in metrics
+            await client.get("/v1/models/other")
+            await client.get("/scan/me")
+            metrics = (await client.get("/metrics")).text
+            assert '{route="/v1/models/{name:path}",status="404"} 1.0' in metrics
+            assert '{route="other",status="404"} 1.0' in metrics
             stack.kill_worker("memory://a")
             await stack.until(lambda: not stack.manager.is_accepting)
             assert (await client.get("/health")).status_code == 200

@@ -97,7 +97,6 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
             path="/flush_cache",
             handler=flush,
             summary="Drop what the prefix cache holds and no request uses (administration)",
-            methods=("POST", *_GET),
             gate=Gate.ADMIN,
             answers=(Flushed,),
             errors=(503,),

@@ -30,7 +30,7 @@ from mizzen_worker.http_api.openai_routes import openai_endpoints
 from mizzen_worker.http_api.openapi import document_endpoint
 from mizzen_worker.http_api.origin import Origin, read_origin, set_origin
 from mizzen_worker.http_api.text_routes import text_endpoints
-from mizzen_worker.observability.metric_names import HTTP_REQUESTS
+from mizzen_worker.observability.metric_names import HTTP_OPEN, HTTP_REQUESTS, HTTP_SECONDS
 from mizzen_worker.observability.tracing import Attributes, Span
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,7 @@ class _Counted:
         self._app = app
         self._engine = engine
         self._routes = routes
+        self._num_open = 0
         self._quiet = frozenset(one.path for one in endpoints if one.is_quiet)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,13 +166,20 @@ class _Counted:
                 message = {**message, "headers": _named(message.get("headers", ()), origin)}
             await send(message)
 
+        recorder = self._engine.recorder
         begun_s = self._engine.clock()
+        self._num_open += 1
+        recorder.set(HTTP_OPEN, self._num_open)
         try:
             await self._app(scope, receive, noted)
         except ClientGoneError:
             status = _STATUS_CLIENT_GONE
         finally:
-            self._engine.recorder.count(HTTP_REQUESTS, 1, route, str(status))
+            seconds = self._engine.clock() - begun_s
+            self._num_open -= 1
+            recorder.set(HTTP_OPEN, self._num_open)
+            recorder.count(HTTP_REQUESTS, 1, route, str(status))
+            recorder.count(HTTP_SECONDS, seconds, route)
             level = logging.DEBUG if route in self._quiet else logging.INFO
             if span is not None:
                 span.end(self._attributes(scope, route, status, origin))
@@ -179,7 +187,7 @@ class _Counted:
                 "request_id": origin.log_id,
                 "route": route,
                 "status": status,
-                "seconds": round(self._engine.clock() - begun_s, 4),
+                "seconds": round(seconds, 4),
             }
             logger.log(level, "answered", extra=fields)
 

@@ -78,6 +78,15 @@ def _launcher(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric
 HTTP_REQUESTS = _front(
     "mizzen_http_requests_total", MetricKind.COUNTER, "HTTP answers sent.", "route", "status"
 )
+HTTP_SECONDS = _front(
+    "mizzen_http_request_seconds_total",
+    MetricKind.COUNTER,
+    "Seconds from an HTTP request's headers to the end of its answer, streams included.",
+    "route",
+)
+HTTP_OPEN = _front(
+    "mizzen_http_open_requests", MetricKind.GAUGE, "HTTP requests whose answer has not ended."
+)
 REQUESTS_FINISHED = _front(
     "mizzen_requests_finished_total",
     MetricKind.COUNTER,
@@ -220,6 +229,8 @@ PROCESS_STUCK = _launcher(
 
 METRICS: tuple[Metric, ...] = (
     HTTP_REQUESTS,
+    HTTP_SECONDS,
+    HTTP_OPEN,
     REQUESTS_FINISHED,
     REQUESTS_RESUMED,
     LIVE_REQUESTS,
