@@ -34,6 +34,7 @@ def test_autos_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     shown = _lines(capsys, "serve", str(_gguf(tmp_path / "tiny.Q4.gguf", 2048)))
     cores = len(os.sched_getaffinity(0))
     assert shown["--threads"] == f"{cores} (default 0: the cores of this machine)"
+    assert shown["--tokenizer-workers"] == "1 (default)"
     assert shown["--dtype"] == "float32 (default auto: float32 on a CPU)"
     assert shown["--overlap"] == "off (default auto: off on a CPU)"
     assert shown["--served-model-name"] == "tiny.Q4 (default: the name of the file)"
@@ -47,8 +48,18 @@ def test_autos_of_a_folder_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
     shown = _lines(
-        capsys, "worker", "--model", str(folder), "--device", "cuda:1", "--dtype", "auto"
+        capsys,
+        "worker",
+        "--model",
+        str(folder),
+        "--device",
+        "cuda:1",
+        "--dtype",
+        "auto",
+        *("--data-parallel-size", "2"),
     )
+    assert shown["--data-parallel-size"] == "2 (flag)"
+    assert shown["--threads"].endswith("the cores of this machine, shared by 2 ranks)")
     assert shown["--dtype"] == "bfloat16 (flag auto: bfloat16 on a GPU)"
     assert shown["--overlap"] == "on (default auto: on on a GPU)"
     assert shown["--served-model-name"] == "tiny (default: the name of the folder)"

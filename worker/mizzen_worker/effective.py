@@ -13,6 +13,7 @@ from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.operator_names import (
     FLAG_CONTEXT_LENGTH,
+    FLAG_DATA_PARALLEL,
     FLAG_DEVICE,
     FLAG_DTYPE,
     FLAG_MODEL,
@@ -46,8 +47,11 @@ def effective_values(configuration: Configuration) -> Mapping[str, Effective]:
     if FLAG_CONTEXT_LENGTH in given and given[FLAG_CONTEXT_LENGTH] is None:
         found[FLAG_CONTEXT_LENGTH] = _of_model(model, _context_length)
     if given.get(FLAG_THREADS) == 0:
-        cores = len(os.sched_getaffinity(0))
-        found[FLAG_THREADS] = Effective(value=str(cores), reason="the cores of this machine")
+        cores, num_ranks = len(os.sched_getaffinity(0)), given[FLAG_DATA_PARALLEL]
+        shared = "" if num_ranks == 1 else f", shared by {num_ranks} ranks"
+        found[FLAG_THREADS] = Effective(
+            value=str(cores), reason=f"the cores of this machine{shared}"
+        )
     if given.get(FLAG_DTYPE) == "auto":
         is_gpu = given[FLAG_DEVICE].partition(":")[0] == "cuda"
         name, place = ("bfloat16", "GPU") if is_gpu else ("float32", "CPU")

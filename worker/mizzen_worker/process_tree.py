@@ -23,7 +23,12 @@ from mizzen_worker.config.groups import (
 from mizzen_worker.config.options import Role
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ConfigError
-from mizzen_worker.contracts.operator_names import FLAG_LISTEN, FLAG_WORKERS
+from mizzen_worker.contracts.operator_names import (
+    FLAG_DATA_PARALLEL,
+    FLAG_DEVICE,
+    FLAG_LISTEN,
+    FLAG_WORKERS,
+)
 from mizzen_worker.data_parallel.settings import RouterSettings
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
@@ -74,6 +79,7 @@ def plan_launch(
         )
         raise ConfigError(msg)
     engine = configuration.group(EngineOptions)
+    _check_device(engine)
     if engine.cache_events is not None:
         _check_events(engine.cache_events, wire, engine.data_parallel_size)
     served_name = model.served_model_name or default_model_name(
@@ -122,6 +128,15 @@ def _check_events(address: str, wire: WireOptions, num_ranks: int) -> None:
         is_insecure_allowed=wire.insecure,
     )
     replay_address(rank_events_address(address, num_ranks - 1))
+
+
+def _check_device(engine: EngineOptions) -> None:
+    if engine.data_parallel_size > 1 and engine.device.startswith("cuda:"):
+        msg = (
+            f"{FLAG_DEVICE}: {engine.device} is one GPU and {FLAG_DATA_PARALLEL} is"
+            f" {engine.data_parallel_size}; give cuda, and each rank takes one"
+        )
+        raise ConfigError(msg)
 
 
 def _drain_plan(specs: tuple[ChildSpec, ...]) -> DrainPlan:

@@ -1,0 +1,85 @@
+"""Which processes a verb runs, told apart from running them."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.config.env import read_pod_environment
+from mizzen_worker.config.options import Role
+from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.data_parallel.settings import RouterSettings
+from mizzen_worker.http_api.front_settings import FrontSettings
+from mizzen_worker.process_tree import LaunchPlan, plan_launch
+from mizzen_worker.scheduler.rank_settings import RankSettings
+
+Kind = TypeVar("Kind")
+
+
+def _plan(role: Role, folder: Path, *flags: str) -> LaunchPlan:
+    (folder / "tiny.gguf").touch()
+    parser = make_parser(role, description="", example="")
+    return plan_launch(
+        parse_command_line(parser, role, ["--model", str(folder), *flags]),
+        read_pod_environment({}),
+        socket_folder=Path("/sockets"),
+        instance_id="me",
+        http_fd=None if role is Role.WORKER else 7,
+    )
+
+
+def _of(plan: LaunchPlan, kind: type[Kind]) -> list[Kind]:
+    return [spec.configuration for spec in plan.specs if isinstance(spec.configuration, kind)]
+
+
+def test_serve_alone_has_one_of_each_and_no_numbers(tmp_path: Path) -> None:
+    plan = _plan(Role.SERVE, tmp_path)
+    assert {spec.name for spec in plan.specs} == {"rank", "front", "detokenizer"}
+    assert plan.drain.stages == (("front",), ("rank", "detokenizer"))
+    (front,) = _of(plan, FrontSettings)
+    assert front.launcher is None
+
+
+def test_every_front_reaches_every_rank_and_has_its_own_detokenizer(tmp_path: Path) -> None:
+    flags = ("--tokenizer-workers", "2", "--data-parallel-size", "3", "--threads", "7")
+    plan = _plan(Role.SERVE, tmp_path, *flags)
+    fronts, ranks = _of(plan, FrontSettings), _of(plan, RankSettings)
+    assert all(spec.is_restarted for spec in plan.specs)
+    assert [rank.listen for rank in ranks] == [f"ipc:///sockets/rank-{i}" for i in range(3)]
+    assert [rank.engine.threads for rank in ranks] == [2, 2, 2]
+    for front in fronts:
+        assert front.workers == tuple(rank.listen for rank in ranks)
+        assert front.launcher == "/sockets/admin"
+    assert len({front.detokenizer for front in fronts}) == 2
+    assert len({front.instance_id for front in fronts}) == 2
+    assert {spec.inherited_fds for spec in plan.specs if spec.kind == "front"} == {(7,)}
+
+
+def test_ranks_of_a_worker_stand_behind_one_router_and_take_a_gpu_each(tmp_path: Path) -> None:
+    plan = _plan(Role.WORKER, tmp_path, "--data-parallel-size", "2", "--device", "cuda")
+    ranks, (router,) = _of(plan, RankSettings), _of(plan, RouterSettings)
+    assert [rank.engine.device for rank in ranks] == ["cuda:0", "cuda:1"]
+    assert router.ranks == tuple(rank.listen for rank in ranks)
+    assert router.listen == "tcp://127.0.0.1:30001"
+    assert plan.drain.stages == (("rank-0", "rank-1"), ("router",))
+    assert {spec.name: spec.is_restarted for spec in plan.specs} == {
+        "rank-0": True,
+        "rank-1": True,
+        "router": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_restarted"), [((), False), (("--tokenizer-workers", "2"), True)]
+)
+def test_a_lone_front_of_a_pod_fails_stop(
+    tmp_path: Path, flags: tuple[str, ...], *, is_restarted: bool
+) -> None:
+    plan = _plan(Role.TOKENIZER, tmp_path, *flags)
+    assert {spec.is_restarted for spec in plan.specs} == {is_restarted}
+
+
+def test_one_gpu_for_several_ranks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give cuda, and each rank takes one"):
+        _plan(Role.SERVE, tmp_path, "--data-parallel-size", "2", "--device", "cuda:1")
