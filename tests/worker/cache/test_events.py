@@ -35,12 +35,13 @@ def _all_names(core: UnifiedTreeCore) -> set[bytes]:
     return {name for chain in names.values() for name in chain}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page_size", [1, 2, 4])
 def test_who_applies_every_event_holds_exactly_what_is_cached(page_size: int) -> None:
     log = EventLog(capacity=10**6)
     core = UnifiedTreeCore(page_size=page_size, components=(FullComponent(),), journal=log)
     mirror, dice = EventMirror(), random.Random(page_size)
-    for tick in range(1, count(check=300, full=5_000)):
+    for tick in range(1, count(check=300, full=1_500)):
         tokens = [dice.randint(0, 1) for _ in range(dice.randint(0, 10) * page_size)]
         key = _key(tokens, page_size, dice.randint(0, 1))
         access = Access(tick=Tick(tick))

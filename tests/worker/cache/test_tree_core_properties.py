@@ -89,12 +89,13 @@ class TreeMachine(RuleBasedStateMachine):
         self.driver.finish()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page_size", [1, 2, 4])
 @pytest.mark.parametrize("toy", TOYS)
 def test_any_interleaving(page_size: int, toy: type[EndState | Window] | None) -> None:
     machine = type("Machine", (TreeMachine,), {"page_size": page_size, "toy": toy})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=count(check=25, full=500), stateful_step_count=25)
+        machine, settings=settings(max_examples=count(check=25, full=300), stateful_step_count=25)
     )
 
 
