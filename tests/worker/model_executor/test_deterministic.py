@@ -7,6 +7,7 @@ computed; every logit equals that of the same request alone and in one piece.
 import numpy as np
 import pytest
 import torch
+from tests.scale import count
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import (
@@ -61,8 +62,8 @@ class Run:
         before = [len(request.output) for request, _ in parts]
         self.driver.run(parts)
         rows = iter(self.recorder.take())
-        for (request, _), count in zip(parts, before, strict=True):
-            if len(request.output) > count:
+        for (request, _), num_before in zip(parts, before, strict=True):
+            if len(request.output) > num_before:
                 logits[request.slot].append(next(rows))
 
     def alone(self, prompt: list[int]) -> tuple[list[int], torch.Tensor]:
@@ -139,7 +140,7 @@ def test_logits_depend_on_the_request_alone(folders, variant: str, backend: str)
     expected = [run.alone(prompt) for prompt in prompts]
     if backend != "torch":
         check_other_threads(folders[variant], backend, kind, prompts[-3:], expected[-3:])
-    for seed in range(2 if backend == "torch" else 6):
+    for seed in range(count(check=2, full=12)):
         for (ids, logits), (found_ids, found) in zip(
             expected, run.together(prompts, seed), strict=True
         ):
