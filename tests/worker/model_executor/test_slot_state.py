@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.scale import count
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.scripted_forward import ScriptedForward, scripted_runner
 from tests.worker.sampler.exact_distribution import Row, exact_logits
@@ -50,6 +51,7 @@ def alone(prompt: list[int], sampling: SamplingParams, eos: tuple[int, ...]) -> 
     return RunnerDriver(runner).generate(Driven(1, prompt, sampling, eos))
 
 
+@settings(max_examples=count(check=60, full=400))
 @given(
     given_requests=st.lists(requests(), min_size=1, max_size=6),
     joins=st.lists(st.integers(0, 6), min_size=6, max_size=6),
