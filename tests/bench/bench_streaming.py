@@ -89,6 +89,7 @@ def _measure(model: Path, folder: Path, num_fronts: int, num_streams: int, num_t
         "events": num_events,
     }
     row.update({f"{name} us/token": sum(times) / total * 1e6 for name, times in used.items()})
+    row["front us/event"] = sum(used["front"]) / num_events * 1e6
     row["busiest front %"] = max(used["front"]) / sum(used["front"]) * 100
     row["tokens/s"] = total / wall_s
     return row

@@ -42,11 +42,15 @@ def free_port() -> int:
 class Launched:
     """One ``mizzen VERB`` process with its children."""
 
-    def __init__(self, *arguments: str, log: Path, admin_port: int) -> None:
+    def __init__(
+        self, *arguments: str, log: Path, admin_port: int, path: Path | None = None
+    ) -> None:
+        """``path`` is searched for modules first."""
         self.admin = f"http://127.0.0.1:{admin_port}"
         self.log = log
-        path = f"{ROOT / 'operator'}:{ROOT / 'worker'}"
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        first = "" if path is None else f"{path}:"
+        folders = f"{first}{ROOT / 'operator'}:{ROOT / 'worker'}"
+        environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1"}
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 [

@@ -22,3 +22,14 @@ def test_a_peer_that_reads_nothing_is_lost_once() -> None:
     refused = book.receive(PEER, Heartbeat(), 0.0)
     assert refused is not None
     assert refused.message == "attach first"
+
+
+def test_a_process_that_attaches_again_ends_its_older_connection() -> None:
+    book = PeerBook()
+    attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("t"), credit=1)
+    other = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("u"), credit=1)
+    assert book.receive(PEER, attach, 0.0) is None
+    assert book.receive(PeerId(b"u"), other, 0.0) is None
+    assert book.receive(PeerId(b"q"), attach, 1.0) is None
+    assert book.lost(1.0) == (PEER,)
+    assert set(book.peers()) == {PeerId(b"u"), PeerId(b"q")}

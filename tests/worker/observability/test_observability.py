@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mizzen_worker.config.reference import flag_reference
+from mizzen_worker.observability.aggregate import Aggregate
 from mizzen_worker.observability.log import LineFormatter
 from mizzen_worker.observability.metric_names import METRICS, MetricKind
 from mizzen_worker.observability.recorder import LastTotals, Recorder
@@ -48,6 +49,34 @@ def test_recorder_shows_values_without_creation_times() -> None:
     assert "mizzen_running_requests 2.0" in text
     assert "_created" not in text
     assert "mizzen_http_requests" not in text
+
+
+def test_counts_of_dead_processes_stay_and_their_gauges_go() -> None:
+    by_name = {metric.name: metric for metric in METRICS}
+    steps, running = by_name["mizzen_engine_steps_total"], by_name["mizzen_running_requests"]
+    age, waits = by_name["mizzen_queue_age_seconds"], by_name["mizzen_queue_time_seconds"]
+    aggregate = Aggregate()
+    for name, count in (("rank-0", 3), ("rank-1", 5)):
+        recorder = Recorder("rank")
+        recorder.count(steps, count)
+        recorder.set(running, count)
+        recorder.set(age, count)
+        recorder.observe(waits, 0.002, count)
+        aggregate.note(name, recorder.samples())
+    lines = aggregate.text().splitlines()
+    assert "mizzen_engine_steps_total 8.0" in lines
+    assert "mizzen_running_requests 8.0" in lines
+    assert "mizzen_queue_age_seconds 5.0" in lines
+    aggregate.end("rank-1")
+    fresh = Recorder("rank")
+    fresh.count(steps)
+    aggregate.note("rank-1", fresh.samples())
+    lines = aggregate.text("rank").splitlines()
+    assert "mizzen_engine_steps_total 9.0" in lines
+    assert "mizzen_running_requests 3.0" in lines
+    assert "mizzen_queue_time_seconds_count 8.0" in lines
+    assert 'mizzen_queue_time_seconds_bucket{le="0.0025"} 8.0' in lines
+    assert "mizzen_engine_steps_total" not in aggregate.text("front")
 
 
 def _record(message: str, **fields: object) -> logging.LogRecord:
