@@ -83,7 +83,7 @@ def test_tokens_equal_the_reference_tokenizer(model: Path, reference: Any, text:
     ids = vocabulary.tokenizer.encode(text).ids
     assert ids == reference.encode(text)
     decoder = TextDecoder(token_bytes_of(vocabulary.tokenizer.to_str()), skip_special_tokens=False)
-    assert "".join(decoder.push(token) for token in ids) + decoder.flush() == text
+    assert "".join(decoder.push([token]) for token in ids) + decoder.flush() == text
 
 
 def test_chat_template_equals_the_reference(model: Path, reference: Any) -> None:
