@@ -18,7 +18,7 @@ from tests.worker.launched import Launched, free_port, write_tiny_model
 
 from mizzen_worker.observability import metric_names
 
-_SMALL_POOL = ("--kv-tokens", "1536", "--max-running-requests", "24", "--max-chunk-tokens", "64")
+_SMALL_POOL = ("--kv-tokens", "1024", "--max-running-requests", "24", "--max-chunk-tokens", "64")
 _LARGE_POOL = ("--kv-tokens", "16384")
 _RANK = "scheduler"
 

@@ -15,6 +15,10 @@ import httpx
 from tests.soak.workload import Behaviour, Kind, Wish
 
 _BUSY = {429, 503}
+_WANTED_ERRORS = {
+    Behaviour.DEADLINE: "time was up",
+    Behaviour.ABORT: "administrator ended",
+}
 _END = "[DONE]"
 
 
@@ -66,7 +70,7 @@ class User:
             body["timeout_s"] = wish.deadline_s
         try:
             async with self._client.stream("POST", "/generate", json=body) as got:
-                ending = await self._follow(got, wish, name)
+                ending = await self._follow(got, wish)
         except httpx.HTTPError as error:
             ending = f"broken: {type(error).__name__}"
             self._tally.blame(wish.kind, f"the connection broke: {error!r}")
@@ -74,22 +78,20 @@ class User:
         if ending == "busy":
             await asyncio.sleep(0.5)
 
-    async def _follow(self, got: httpx.Response, wish: Wish, name: str) -> str:
+    async def _follow(self, got: httpx.Response, wish: Wish) -> str:
         if got.status_code in _BUSY:
             if "retry-after" not in got.headers:
                 self._tally.blame(wish.kind, f"{got.status_code} without Retry-After")
             return "busy"
         if got.status_code == 504 and wish.behaviour is Behaviour.DEADLINE:
             return "deadline"
-        if got.status_code == 499 and wish.behaviour is Behaviour.ABORT:
-            return "abort"
         if got.status_code != 200:
             text = (await got.aread()).decode()
             self._tally.blame(wish.kind, f"status {got.status_code}: {text}")
             return f"status {got.status_code}"
-        return await self._read(got, wish, name)
+        return await self._read(got, wish)
 
-    async def _read(self, got: httpx.Response, wish: Wish, name: str) -> str:
+    async def _read(self, got: httpx.Response, wish: Wish) -> str:
         ids: tuple[int, ...] = ()
         ending: str | None = None
         is_aborted = False
@@ -108,7 +110,9 @@ class User:
                     return "left"
                 if wish.behaviour is Behaviour.ABORT:
                     is_aborted = True
-                    await self._admin.post("/abort_request", json={"rid": name})
+                    await self._admin.post(
+                        "/abort_request", json={"request_id": got.headers["x-request-id"]}
+                    )
         self._tally.tokens += len(ids)
         if ending is None:
             self._tally.blame(wish.kind, f"the stream stopped after {len(ids)} tokens, no ending")
@@ -119,9 +123,9 @@ class User:
 
     def _ending_of_error(self, event: dict[str, Any], wish: Wish) -> str:
         text = json.dumps(event)
-        for behaviour, word in ((Behaviour.DEADLINE, "deadline"), (Behaviour.ABORT, "abort")):
-            if wish.behaviour is behaviour and word in text:
-                return word
+        wanted = _WANTED_ERRORS.get(wish.behaviour)
+        if wanted is not None and wanted in text:
+            return wish.behaviour.value
         self._tally.blame(wish.kind, f"error event: {text}")
         return "error"
 
