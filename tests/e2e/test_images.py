@@ -91,8 +91,8 @@ def test_front_images_have_neither_torch_nor_transformers(images: dict[str, Imag
 def test_each_image_has_what_its_processes_import(images: dict[str, Image]) -> None:
     wanted = {
         "operator": {"mizzen", "kopf", "kubernetes", "pydantic"},
-        "frontend": {"mizzen", "starlette", "uvicorn", "tokenizers", "pyzmq"},
-        "worker": {"mizzen", "torch", "triton", "transformers", "starlette", "tokenizers", "pyzmq"},
+        "frontend": {"mizzen", "fastapi", "uvicorn", "tokenizers", "pyzmq"},
+        "worker": {"mizzen", "torch", "triton", "transformers", "fastapi", "tokenizers", "pyzmq"},
     }
     for target, packages in wanted.items():
         assert packages <= packages_of(files_of(images[target])), target

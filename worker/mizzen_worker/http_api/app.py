@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -53,8 +53,11 @@ def create_app(engine: FrontEngine) -> ASGIApp:
         Route(one.path, _gated(engine, one), methods=list(one.methods), name=one.path)
         for one in endpoints
     ]
-    app = Starlette(
-        routes=routes,
+    # The document comes from our own table of routes, the same that dispatches and counts.
+    app = FastAPI(
+        routes=[*routes],
+        openapi_url=None,
+        redirect_slashes=False,
         exception_handlers={
             WorkerError: _worker_error,
             HTTPException: _http_error,
@@ -63,7 +66,6 @@ def create_app(engine: FrontEngine) -> ASGIApp:
             Exception: _unexpected,
         },
     )
-    app.router.redirect_slashes = False
     limited = BodyLimit(
         app,
         max_body_bytes=engine.limits.max_body_bytes,
