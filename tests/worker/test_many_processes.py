@@ -147,16 +147,16 @@ def test_admin_routes_reach_every_process(served: tuple[Launched, str]) -> None:
         *("front-0", "front-1", "detokenizer-0", "detokenizer-1", "rank-0", "rank-1"),
     }
     assert all(process["pid"] for process in info["processes"].values())
-    unknown = httpx.post(f"{launched.admin}/abort_request", json={"request_id": "nobody"})
-    assert (unknown.status_code, unknown.json()["ended"]) == (404, 0)
+    unknown = httpx.post(f"{launched.admin}/abort_request", json={"rid": "nobody"})
+    assert (unknown.status_code, unknown.json()["num_aborted"]) == (404, 0)
     for _ in range(4):
         body = {**_body("Once", 4000), "stream": True}
         with httpx.stream("POST", f"{url}/generate", json=body, timeout=60) as got:
             aborted = httpx.post(
                 f"{launched.admin}/abort_request",
-                json={"request_id": got.headers["x-request-id"]},
+                json={"rid": got.headers["x-request-id"]},
             )
-            assert (aborted.status_code, aborted.json()["ended"]) == (200, 1)
+            assert (aborted.status_code, aborted.json()["num_aborted"]) == (200, 1)
             got.read()
     flushed = httpx.post(f"{launched.admin}/flush_cache").json()
     assert (flushed["flushed"], flushed["unanswered"]) == (2, [])

@@ -115,9 +115,9 @@ def test_a_client_that_leaves_and_an_abort_free_the_ranks(pods: Pods) -> None:
     body = {**_body("Twice", 3900), "stream": True}
     with httpx.stream("POST", f"{pods.url}/generate", json=body, timeout=60) as got:
         aborted = httpx.post(
-            f"{pods.front.admin}/abort_request", json={"request_id": got.headers["x-request-id"]}
+            f"{pods.front.admin}/abort_request", json={"rid": got.headers["x-request-id"]}
         )
-        assert aborted.json()["ended"] == 1
+        assert aborted.json()["num_aborted"] == 1
         got.read()
 
     def live() -> int:

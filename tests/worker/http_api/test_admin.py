@@ -47,6 +47,10 @@ def test_with_one_they_need_it(tmp_path: Path) -> None:
                 answer = await client.request(method, path, headers=AS_ADMIN)
                 assert answer.status_code == 200
             assert (await client.post("/abort_request", json={"rid": "a"})).status_code == 401
+            for body in ({}, {"rid": ""}, {"rid": "a", "abort_all": True}):
+                wrong = await client.post("/abort_request", json=body, headers=AS_ADMIN)
+                assert wrong.status_code == 400
+                assert "exactly one of rid and abort_all" in wrong.text
             info = (await client.get("/server_info", headers=AS_ADMIN)).json()
             assert info["served_model_name"] == MODEL
             assert info["workers"]["memory://a"]["facts"]["tokenizer"]

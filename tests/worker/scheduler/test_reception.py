@@ -133,6 +133,35 @@ def test_flush_frees_what_no_request_uses() -> None:
     assert again.finished.usage.cached_tokens == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "ended"),
+    [
+        ({"request_id": "a"}, {"a"}),
+        ({"request_id": "order-66"}, {"b", "c"}),
+        ({"request_id": "nobody"}, set()),
+        ({}, {"a", "b", "c"}),
+    ],
+)
+def test_abort_ends_requests_by_either_name_or_all(
+    arguments: dict[str, str], ended: set[str]
+) -> None:
+    harness = Harness()
+    log_ids = {"a": "", "b": "order-66", "c": "order-66"}
+    attempts = {
+        name: harness.submit(
+            msgspec.structs.replace(
+                make_submit(name, [1, 2], ignore_eos=True, max_new_tokens=30), log_id=log_id
+            )
+        )
+        for name, log_id in log_ids.items()
+    }
+    harness.step()
+    assert _control(harness, ControlVerb.ABORT, **arguments).facts == {"ended": str(len(ended))}
+    harness.run()
+    kinds = {name: attempt.finished.reason.kind for name, attempt in attempts.items()}
+    assert {name for name, kind in kinds.items() if kind is FinishKind.ABORT} == ended
+
+
 def test_describe_tells_identity_and_counters() -> None:
     harness = Harness()
     harness.submit(make_submit("a", [1, 2], ignore_eos=True, max_new_tokens=5))

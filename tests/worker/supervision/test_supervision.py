@@ -111,10 +111,15 @@ def _control() -> PodControl:
 @pytest.mark.parametrize(
     ("path", "body", "status", "facts"),
     [
-        ("/abort_request", '{"request_id": "live"}', 503, {"ended": 1, "unanswered": ["front-1"]}),
-        ("/abort_request", '{"request_id": "gone"}', 503, {"ended": 0, "unanswered": ["front-1"]}),
-        ("/abort_request", '{"abort_all": true}', 503, {"ended": 4, "unanswered": ["front-1"]}),
-        ("/abort_request", '{"request_id": "live", "abort_all": true}', 400, {}),
+        ("/abort_request", '{"rid": "live"}', 503, {"num_aborted": 1, "unanswered": ["front-1"]}),
+        ("/abort_request", '{"rid": "gone"}', 503, {"num_aborted": 0, "unanswered": ["front-1"]}),
+        (
+            "/abort_request",
+            '{"abort_all": true}',
+            503,
+            {"num_aborted": 4, "unanswered": ["front-1"]},
+        ),
+        ("/abort_request", '{"rid": "live", "abort_all": true}', 400, {}),
         ("/abort_request", "{}", 400, {}),
         ("/flush_cache", "", 200, {"freed_kv_tokens": 32, "flushed": 1, "unanswered": []}),
     ],

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mizzen_worker.contracts.admin_paths import PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO
 from mizzen_worker.contracts.errors import RequestError, UnavailableError
 from mizzen_worker.contracts.messages import ControlVerb, Reply
 from mizzen_worker.http_api.access import Gate
@@ -59,8 +60,8 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
 
     async def abort(request: Request) -> Response:
         _, body = await read_body(request, AbortRequest)
-        if not body.abort_all and not body.rid:
-            msg = "give rid, or set abort_all to true"
+        if bool(body.rid) == bool(body.abort_all):
+            msg = "give exactly one of rid and abort_all"
             raise RequestError(msg, field="rid")
         num_aborted = await engine.abort(None if body.abort_all else body.rid)
         return json_response(Aborted(num_aborted=num_aborted))
@@ -86,7 +87,7 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
 
     return [
         Endpoint(
-            path="/abort_request",
+            path=PATH_ABORT,
             handler=abort,
             summary="End live requests by id (administration)",
             gate=Gate.ADMIN,
@@ -94,7 +95,7 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
             answers=(Aborted,),
         ),
         Endpoint(
-            path="/flush_cache",
+            path=PATH_FLUSH,
             handler=flush,
             summary="Drop what the prefix cache holds and no request uses (administration)",
             gate=Gate.ADMIN,
@@ -110,7 +111,7 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 gate=Gate.ADMIN,
                 answers=(ServerInfo,),
             )
-            for path in ("/get_server_info", "/server_info")
+            for path in ("/get_server_info", PATH_SERVER_INFO)
         ),
     ]
 

@@ -18,7 +18,7 @@ _LIMIT_S = 15.0
 
 
 class _Aborted(msgspec.Struct, frozen=True):
-    ended: int
+    num_aborted: int
     unanswered: tuple[str, ...]
 
 
@@ -36,18 +36,18 @@ class LauncherClient:
 
     path: str
 
-    async def abort(self, request_id: str | None) -> int:
-        """End the live requests of an id, or all, in every front process; give how many ended."""
-        wanted = {"abort_all": True} if request_id is None else {"request_id": request_id}
+    async def abort(self, rid: str | None) -> int:
+        """End the live requests of a name, or all, in every front process; give how many ended."""
+        wanted = {"abort_all": True} if rid is None else {"rid": rid}
         _, text = await self._call("POST", PATH_ABORT, msgspec.json.encode(wanted))
         facts = msgspec.json.decode(text, type=_Aborted)
         if facts.unanswered:
             msg = (
-                f"{facts.ended} requests ended, but {', '.join(facts.unanswered)} did not answer;"
-                " ask again"
+                f"{facts.num_aborted} requests ended, but {', '.join(facts.unanswered)} did not "
+                "answer; ask again"
             )
             raise UnavailableError(msg, retry_after_s=1)
-        return facts.ended
+        return facts.num_aborted
 
     async def num_live(self) -> int:
         """Count the live requests of all front processes."""

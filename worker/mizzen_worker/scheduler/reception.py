@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from mizzen_worker.cache.page_key import Namespace
 from mizzen_worker.contracts.drain import DrainMode
-from mizzen_worker.contracts.ids import PeerId, RequestId
+from mizzen_worker.contracts.ids import PeerId
 from mizzen_worker.contracts.messages import (
     WIRE_VERSION,
     Abort,
@@ -252,12 +252,12 @@ class Reception:
         )
         self._endpoint.send(peer, message)
 
-    def _named(self, request_id: str | None) -> list[Req]:
-        """Give the live request of an id, if there is one; every live request for None."""
-        if request_id is None:
-            return list(self._state.roster.live())
-        req = self._state.roster.get(RequestId(request_id))
-        return [] if req is None else [req]
+    def _named(self, name: str | None) -> list[Req]:
+        """Give the live requests of an id or of a client's own name; every live one for None."""
+        live = self._state.roster.live()
+        return (
+            live if name is None else [req for req in live if name in {req.request_id, req.log_id}]
+        )
 
     def _lose(self, peer: PeerId) -> None:
         self._peers.pop(peer, None)

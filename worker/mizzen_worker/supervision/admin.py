@@ -21,7 +21,7 @@ from mizzen_worker.contracts.operator_names import (
     PATH_STARTUP,
 )
 from mizzen_worker.supervision.health import PodHealth
-from mizzen_worker.supervision.pod_control import Answer
+from mizzen_worker.supervision.pod_control import Answer, PodControl
 
 _MAX_DEADLINE_S = 86_400.0
 _MAX_BODY_BYTES = 64 * 1024
@@ -50,31 +50,15 @@ class Pod(Protocol):
         ...
 
 
-class Control(Protocol):
-    """What can be done to the processes of the pod."""
-
-    async def abort(self, request_id: str | None) -> Answer:
-        """End the live requests of an id, or all."""
-        ...
-
-    async def flush_cache(self) -> Answer:
-        """Empty the prefix caches of what no request uses."""
-        ...
-
-    async def describe(self) -> Answer:
-        """Tell what every process says of itself."""
-        ...
-
-
 class AbortBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Body of an abort: exactly one of the two."""
+    """Body of an abort, as on the public port: exactly one of the two."""
 
-    request_id: str = ""
+    rid: str = ""
     abort_all: bool = False
 
 
 def admin_app(
-    pod: Pod, control: Control, *, default_deadline_s: float, is_private: bool = False
+    pod: Pod, control: PodControl, *, default_deadline_s: float, is_private: bool = False
 ) -> AsgiApp:
     """Make the application; ``is_private`` where only this user can connect at all."""
 
@@ -110,14 +94,14 @@ def admin_app(
     return app
 
 
-_ABORT_BODY = 'the body must be {"request_id": "..."} or {"abort_all": true}'
+_ABORT_BODY = 'the body must be {"rid": "..."} or {"abort_all": true}'
 _FOREIGN = (
     "only this pod may drain itself or be told what to end; run mizzen drain inside it, or call"
     " from this machine\n"
 )
 
 
-async def _control(control: Control, path: str, receive: Receive) -> Answer:
+async def _control(control: PodControl, path: str, receive: Receive) -> Answer:
     if path == PATH_FLUSH:
         return await control.flush_cache()
     if path == PATH_SERVER_INFO:
@@ -126,9 +110,9 @@ async def _control(control: Control, path: str, receive: Receive) -> Answer:
         body = msgspec.json.decode(await _read(receive), type=AbortBody)
     except msgspec.DecodeError as error:
         return Answer(status=400, facts={"error": f"{_ABORT_BODY}: {error}"})
-    if bool(body.request_id) == body.abort_all:
+    if bool(body.rid) == body.abort_all:
         return Answer(status=400, facts={"error": _ABORT_BODY})
-    return await control.abort(None if body.abort_all else body.request_id)
+    return await control.abort(None if body.abort_all else body.rid)
 
 
 async def _read(receive: Receive) -> bytes:

@@ -44,16 +44,16 @@ class PodControl:
     has_ranks: bool
     facts: Mapping[str, str]
 
-    async def abort(self, request_id: str | None) -> Answer:
-        """End the live requests of an id, or all, wherever they are held."""
+    async def abort(self, rid: str | None) -> Answer:
+        """End the live requests of a name, or all, wherever they are held."""
         kind = KIND_FRONT if self.has_fronts else KIND_RANK
-        arguments = {} if request_id is None else {"request_id": request_id}
+        arguments = {} if rid is None else {"request_id": rid}
         replies = await self.processes.ask(kind, ControlVerb.ABORT, arguments)
-        num_ended = _sum(replies, "ended")
-        facts = {"request_id": request_id, "ended": num_ended, "unanswered": _silent(replies)}
+        num_aborted = _sum(replies, "ended")
+        facts = {"num_aborted": num_aborted, "unanswered": _silent(replies)}
         if _silent(replies):
             return Answer(status=503, facts=facts)
-        is_found = num_ended > 0 or request_id is None
+        is_found = num_aborted > 0 or rid is None
         return Answer(status=200 if is_found else 404, facts=facts)
 
     async def flush_cache(self) -> Answer:
