@@ -61,6 +61,31 @@ def test_bodies_that_are_none(tmp_path: Path, path: str) -> None:
     asyncio.run(scenario())
 
 
+def test_every_answer_says_the_id_of_its_request_once(tmp_path: Path) -> None:
+    """Under OpenAI's and under Anthropic's name, streamed or not, also when it is refused."""
+    user = [{"role": "user", "content": "a"}]
+    chat = {"model": MODEL, "messages": user, "max_tokens": 2}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": chat,
+        "/v1/messages": chat,
+        "/generate": {"text": "a", "sampling_params": {"max_new_tokens": 2}},
+    }
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            for path, good in bodies.items():
+                for body in (good, {**good, "stream": True}, {}):
+                    answer = await client.post(path, json=body, headers={"X-Request-Id": "mine"})
+                    assert answer.status_code == (200 if body else 400), answer.text
+                    for name in ("x-request-id", "request-id"):
+                        assert answer.headers.get_list(name) == ["mine"]
+            drawn = (await client.get("/v1/models")).headers
+            assert len(drawn["x-request-id"]) == 32
+            assert drawn["request-id"] == drawn["x-request-id"]
+
+    asyncio.run(scenario())
+
+
 def test_routes_and_methods_that_are_none(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:

@@ -44,13 +44,11 @@ def anthropic_endpoints(engine: FrontEngine) -> list[Endpoint]:
         engine.check_model(body.model)
         wanted = await _input(engine, body, request)
         generation = Generation(engine, [wanted], origin_of(request.scope))
-        request_id = generation.request_ids[0]
-        message_id = f"msg_{request_id}"
+        message_id = f"msg_{generation.request_ids[0]}"
         generation.name(message_id)
         if body.stream:
             frames = MessageFrames(message_id, body.model, num_prompt=len(wanted.prompt_ids))
-            headers = {"X-Request-Id": request_id, "Request-Id": request_id}
-            return await stream_answer(request, generation, frames, headers)
+            return await stream_answer(request, generation, frames)
         async with generation:
             (one,) = await unless_disconnected(request.receive, generation.collect())
         stop = stop_of(one.final)
@@ -62,7 +60,7 @@ def anthropic_endpoints(engine: FrontEngine) -> list[Endpoint]:
             stop_sequence=stop.stop_sequence,
             usage=usage_of(one.final.usage),
         )
-        return json_response(answer, request_id)
+        return json_response(answer)
 
     async def count_tokens(request: Request) -> Response:
         _, body = await read_body(request, CountTokensRequest)

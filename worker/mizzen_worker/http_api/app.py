@@ -28,7 +28,7 @@ from mizzen_worker.http_api.info_routes import info_endpoints
 from mizzen_worker.http_api.native_routes import native_endpoints
 from mizzen_worker.http_api.openai_routes import openai_endpoints
 from mizzen_worker.http_api.openapi import document_endpoint
-from mizzen_worker.http_api.origin import Origin, read_origin, set_origin
+from mizzen_worker.http_api.origin import Origin, origin_of, read_origin, set_origin
 from mizzen_worker.http_api.text_routes import text_endpoints
 from mizzen_worker.observability.metric_names import HTTP_OPEN, HTTP_REQUESTS, HTTP_SECONDS
 from mizzen_worker.observability.tracing import Attributes, Span
@@ -86,7 +86,7 @@ def _gated(engine: FrontEngine, endpoint: Endpoint) -> Handler:
 async def _worker_error(request: Request, error: Exception) -> Response:
     answer = answer_of(error)
     if answer.status == 500:
-        logger.error("request failed", exc_info=error, extra={"path": request.url.path})
+        _log_failure(request, error)
     return _response(request, answer)
 
 
@@ -104,8 +104,13 @@ async def _client_gone(_request: Request, _error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    logger.error("request failed", exc_info=error, extra={"path": request.url.path})
+    _log_failure(request, error)
     return _response(request, answer_of(error))
+
+
+def _log_failure(request: Request, error: Exception) -> None:
+    fields = {"request_id": origin_of(request.scope).log_id, "path": request.url.path}
+    logger.error("request failed", exc_info=error, extra=fields)
 
 
 def _response(request: Request, answer: ErrorAnswer) -> Response:
@@ -125,9 +130,9 @@ _ROUTE_TO_OPERATION = {
 
 
 def _named(headers: Iterable[tuple[bytes, bytes]], origin: Origin) -> list[tuple[bytes, bytes]]:
-    """Put the request's id among the headers of its answer."""
-    others = [(name, value) for name, value in headers if name.lower() != b"x-request-id"]
-    return [*others, (b"x-request-id", origin.log_id.encode())]
+    """Put the request's id among the headers of its answer, under OpenAI's and Anthropic's name."""
+    log_id = origin.log_id.encode()
+    return [*headers, (b"x-request-id", log_id), (b"request-id", log_id)]
 
 
 class _Counted:

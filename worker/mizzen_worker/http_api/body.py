@@ -43,12 +43,9 @@ async def read_body(request: Request, kind: type[Body]) -> tuple[dict[str, Any],
         raise sentence_of(error.errors(include_url=False)) from error
 
 
-def json_response(body: Any, request_id: str | None = None, status: int = 200) -> Response:
+def json_response(body: Any, status: int = 200) -> Response:
     """Make a JSON answer."""
-    headers = {} if request_id is None else {"X-Request-Id": request_id, "Request-Id": request_id}
-    return Response(
-        _encode(body), status_code=status, media_type="application/json", headers=headers
-    )
+    return Response(_encode(body), status_code=status, media_type="application/json")
 
 
 def _check_media_type(given: str | None) -> None:

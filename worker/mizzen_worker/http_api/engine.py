@@ -70,12 +70,13 @@ class FrontEngine:
         """Give the metrics of all front processes."""
         return self.recorder.text() if self.launcher is None else await self.launcher.metrics()
 
+    def abort_here(self, name: str | None) -> int:
+        """End the live requests of a name, or all, of this process; give how many ended."""
+        return sum(map(self.manager.abort_by_id, self.live.ids_of(name)))
+
     async def abort(self, name: str | None) -> int:
         """End the live requests of a name, or all, in every front process; give how many ended."""
-        if self.launcher is None:
-            ids = self.live.all_ids() if name is None else self.live.ids_of(name)
-            return sum(self.manager.abort_by_id(request_id) for request_id in ids)
-        return await self.launcher.abort(name)
+        return self.abort_here(name) if self.launcher is None else await self.launcher.abort(name)
 
     async def num_live_everywhere(self) -> int:
         """Count live requests of all front processes."""

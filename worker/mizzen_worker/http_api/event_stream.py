@@ -9,7 +9,7 @@ lies (``RequestState.take``), never queued.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from mizzen_worker.http_api.errors import ErrorAnswer, answer_of
 from mizzen_worker.http_api.generation import Generation, IndexedOutput
+from mizzen_worker.http_api.origin import origin_of
 from mizzen_worker.tokenizer.request_state import Output
 
 logger = logging.getLogger(__name__)
@@ -82,16 +83,14 @@ async def unless_disconnected(receive: Receive, work: Awaitable[Result]) -> Resu
         await asyncio.gather(task, watcher, return_exceptions=True)
 
 
-async def stream_answer(
-    request: Request, generation: Generation, frames: Frames, headers: Mapping[str, str]
-) -> Response:
+async def stream_answer(request: Request, generation: Generation, frames: Frames) -> Response:
     """Answer with a stream, once the first output or sign of life is there."""
     try:
         first = await unless_disconnected(request.receive, generation.next())
     except BaseException:
         generation.abort()
         raise
-    return _EventStream(generation, frames, first, headers)
+    return _EventStream(generation, frames, first)
 
 
 class _EventStream(Response):
@@ -99,28 +98,20 @@ class _EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        generation: Generation,
-        frames: Frames,
-        first: IndexedOutput | None,
-        headers: Mapping[str, str],
-    ) -> None:
-        super().__init__(
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers}
-        )
+    def __init__(self, generation: Generation, frames: Frames, first: IndexedOutput | None) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._generation = generation
         self._frames = frames
         self._first = first
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         with contextlib.suppress(ClientGoneError):
             async with self._generation:
-                await unless_disconnected(receive, self._send_all(send))
+                await unless_disconnected(receive, self._send_all(scope, send))
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         await send(
             {
                 "type": "http.response.start",
@@ -134,8 +125,8 @@ class _EventStream(Response):
         except Exception as error:  # the status line is gone: the error is an event
             answer = answer_of(error)
             if answer.status == 500:
-                request_id = self._generation.request_ids[0]
-                logger.exception("stream failed", extra={"request_id": request_id})
+                log_id = origin_of(scope).log_id
+                logger.exception("stream failed", extra={"request_id": log_id})
             last = self._frames.error(answer)
         await send({"type": "http.response.body", "body": last, "more_body": False})
 

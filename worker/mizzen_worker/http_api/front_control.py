@@ -3,38 +3,36 @@
 from dataclasses import dataclass
 
 from mizzen_worker.contracts.messages import Control, ControlVerb, Reply
-from mizzen_worker.http_api.live_requests import LiveRequests
-from mizzen_worker.tokenizer.manager import TokenizerManager
+from mizzen_worker.http_api.engine import FrontEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontControl:
     """Answers a launcher."""
 
-    manager: TokenizerManager
-    live: LiveRequests
+    engine: FrontEngine
 
     async def answer(self, control: Control) -> Reply:
         """Do what is asked and tell what came of it."""
+        manager = self.engine.manager
         match control.verb:
             case ControlVerb.ABORT:
-                name = control.arguments.get("request_id")
-                ids = self.live.all_ids() if name is None else self.live.ids_of(name)
-                return _done(control, ended=sum(map(self.manager.abort_by_id, ids)))
+                ended = self.engine.abort_here(control.arguments.get("request_id"))
+                return _done(control, ended=ended)
             case ControlVerb.FLUSH_CACHE:
                 return await self._flush(control)
             case ControlVerb.DESCRIBE:
                 return _done(
                     control,
-                    live_requests=self.manager.num_live,
-                    workers_attached=self.manager.workers.num_attached,
+                    live_requests=manager.num_live,
+                    workers_attached=manager.workers.num_attached,
                 )
             case ControlVerb.DRAIN:
                 message = "a front process is drained over its line, not by a control"
                 return Reply(control_id=control.control_id, is_ok=False, message=message)
 
     async def _flush(self, control: Control) -> Reply:
-        replies = await self.manager.control(ControlVerb.FLUSH_CACHE)
+        replies = await self.engine.manager.control(ControlVerb.FLUSH_CACHE)
         failed = [f"{where}: {one.message}" for where, one in replies.items() if not one.is_ok]
         if failed:
             message = f"{len(failed)} of {len(replies)} workers did not flush: {'; '.join(failed)}"

@@ -30,10 +30,8 @@ class LiveRequests:
                 if not left:
                     del self._name_to_ids[name]
 
-    def ids_of(self, name: str) -> tuple[RequestId, ...]:
-        """Give the live requests of a name."""
-        return tuple(self._name_to_ids.get(name, ()))
-
-    def all_ids(self) -> tuple[RequestId, ...]:
-        """Give every live request once."""
+    def ids_of(self, name: str | None) -> tuple[RequestId, ...]:
+        """Give the live requests of a name; for None every one, once."""
+        if name is not None:
+            return tuple(self._name_to_ids.get(name, ()))
         return tuple(dict.fromkeys(one for ids in self._name_to_ids.values() for one in ids))

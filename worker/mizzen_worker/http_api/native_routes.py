@@ -63,11 +63,8 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
             is_batch=is_batch or num_choices > 1,
             is_delta=body.stream_output == "delta",
         )
-        request_id = generation.request_ids[0]
         if body.stream:
-            headers = {"X-Request-Id": request_id}
-            frames = NativeFrames(stream, generation)
-            return await stream_answer(request, generation, frames, headers)
+            return await stream_answer(request, generation, NativeFrames(stream, generation))
         async with generation:
             collected = await unless_disconnected(request.receive, generation.collect())
         results = [
@@ -88,7 +85,7 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
             )
             for index, one in enumerate(collected)
         ]
-        return json_response(results if stream.is_batch else results[0], request_id)
+        return json_response(results if stream.is_batch else results[0])
 
     return [
         Endpoint(

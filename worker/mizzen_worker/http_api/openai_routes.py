@@ -61,7 +61,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 num_choices=num_choices,
             )
             frames = ChatFrames(head, usage, num_choices=num_choices, vocabulary=vocabulary)
-            return await stream_answer(request, generation, frames, _headers(generation))
+            return await stream_answer(request, generation, frames)
         async with generation:
             collected = await unless_disconnected(request.receive, generation.collect())
         choices = [
@@ -86,7 +86,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
             usage=usage_of([one.final.usage for one in collected], num_choices),
             system_fingerprint=head.fingerprint,
         )
-        return json_response(answer, generation.request_ids[0])
+        return json_response(answer)
 
     async def completions(request: Request) -> Response:
         _, body = await read_body(request, CompletionRequest)
@@ -107,7 +107,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 num_choices=num_choices,
             )
             frames = CompletionFrames(head, usage, writers=writers, echoes=echoes)
-            return await stream_answer(request, generation, frames, _headers(generation))
+            return await stream_answer(request, generation, frames)
         async with generation:
             collected = await unless_disconnected(request.receive, generation.collect())
         answer = Completion(
@@ -121,7 +121,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
             usage=usage_of([one.final.usage for one in collected], num_choices),
             system_fingerprint=head.fingerprint,
         )
-        return json_response(answer, generation.request_ids[0])
+        return json_response(answer)
 
     return [
         Endpoint(
@@ -154,10 +154,6 @@ def _head(engine: FrontEngine, prefix: str, model: str, generation: Generation) 
         created_at=int(engine.wall_clock()),
         fingerprint=engine.system_fingerprint(),
     )
-
-
-def _headers(generation: Generation) -> dict[str, str]:
-    return {"X-Request-Id": generation.request_ids[0]}
 
 
 async def _chat_input(engine: FrontEngine, body: ChatRequest, request: Request) -> GenerateInput:

@@ -171,7 +171,7 @@ def _build(settings: FrontSettings, loaded: _Loaded) -> _Front:
         ),
         launcher=None if settings.launcher is None else LauncherClient(path=settings.launcher),
     )
-    control = FrontControl(manager=manager, live=engine.live)
+    control = FrontControl(engine=engine)
     return _Front(manager=manager, engine=engine, pool=pool, texts=texts, control=control)
 
 

@@ -294,7 +294,7 @@ class TokenizerManager:
         logger.info(
             "request goes on",
             extra={
-                "request_id": state.request_id,
+                **state.log_fields,
                 "worker": state.worker,
                 "attempt": state.generation,
                 "output_tokens": state.num_output,
