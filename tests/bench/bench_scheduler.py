@@ -21,9 +21,9 @@ from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestI
 from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, ModelIdentity, Submit
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.scheduler.loop import SchedulerLoop
-from mizzen_worker.scheduler.outbox import Outbox
 from mizzen_worker.scheduler.req import Req
 from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.step_output import StepOutput
 
 PEER = PeerId(b"front")
 PROMPT_TOKENS = 128
@@ -58,7 +58,7 @@ class _Done:
         return self._result
 
 
-class _Mute(Outbox):
+class _Mute(StepOutput):
     """Makes no messages, so that what is left is planning and settling."""
 
     def report_tokens(self, req: Req) -> None:
@@ -138,7 +138,7 @@ def _times(
 ) -> _Times:
     loop, endpoint = _build(num_requests, page_size, num_steps, is_overlapped=is_overlapped)
     if is_mute:
-        object.__setattr__(loop._state, "outbox", _Mute(endpoint))
+        object.__setattr__(loop._state, "output", _Mute(endpoint))
     times = []
     gc.collect()
     gc.freeze()  # As the rank's process does.

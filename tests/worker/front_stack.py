@@ -30,7 +30,7 @@ from mizzen_worker.ipc.connection import ConnectionTiming, WorkerConnection
 from mizzen_worker.ipc.memory_channel import MemoryHub
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.observability.recorder import Recorder
-from mizzen_worker.scheduler.control import Drain
+from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
@@ -191,7 +191,7 @@ class Stack:
         del self.loops[address]
 
     def drain_worker(self, address: str, mode: DrainMode) -> None:
-        self.loops[address].start_drain(Drain(mode=mode, deadline=None))
+        self.loops[address].start_drain(DrainOrder(mode=mode, deadline=None))
 
     async def _drive(self, loop: SchedulerLoop) -> None:
         while True:

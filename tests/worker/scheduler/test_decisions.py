@@ -22,7 +22,7 @@ from mizzen_worker.scheduler.policies import STANDING_KEYS
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.settle import finish_after_last_token
 from mizzen_worker.scheduler.wait_prediction import WaitPrediction
-from mizzen_worker.scheduler.waiting_line import WaitingLine
+from mizzen_worker.scheduler.waiting_queue import WaitingQueue
 
 
 def _req(order: int = 1, output: list[int] | None = None, **sampling: object) -> Req:
@@ -185,16 +185,16 @@ def test_illegal_moves_change_nothing(moves: list[ReqState]) -> None:
 
 
 def test_the_line_is_in_order_of_age_and_a_returning_request_keeps_its_place() -> None:
-    line = WaitingLine(STANDING_KEYS[SchedulePolicy.FCFS])
+    queue = WaitingQueue(STANDING_KEYS[SchedulePolicy.FCFS])
     reqs = [_req(order=order) for order in range(5)]
     for req in (reqs[3], reqs[1], reqs[4]):
-        line.add(req)
-    line.add(reqs[2])
-    assert [req.order for req in line] == [1, 2, 3, 4]
-    line.remove(reqs[2])
-    assert line.front(1) == [reqs[1]]
-    with pytest.raises(InvariantError, match="not in the waiting line"):
-        line.remove(reqs[0])
+        queue.add(req)
+    queue.add(reqs[2])
+    assert [req.order for req in queue] == [1, 2, 3, 4]
+    queue.remove(reqs[2])
+    assert queue.front(1) == [reqs[1]]
+    with pytest.raises(InvariantError, match="not in the waiting queue"):
+        queue.remove(reqs[0])
 
 
 def test_settings_that_cannot_make_progress_are_refused() -> None:

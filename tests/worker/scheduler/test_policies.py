@@ -15,7 +15,7 @@ from mizzen_worker.scheduler.policies import (
     longest_prefix_first,
     take_turns,
 )
-from mizzen_worker.scheduler.preemption import Occupant, choose_occupants
+from mizzen_worker.scheduler.preemption import Occupant, choose_victims
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_preemption_takes_only_those_that_may_leave_and_nobody_in_vain(
     budget: Budget, candidate: Candidate, lower: list[Occupant], num_more: int
 ) -> None:
     num_running = len(lower) + num_more
-    chosen = choose_occupants(budget, candidate, lower, num_running=num_running)
+    chosen = choose_victims(budget, candidate, lower, num_running=num_running)
     able = [each for each in lower if not each.is_protected]
     assert all(each in able for each in chosen)
     if not chosen:

@@ -17,7 +17,7 @@ from mizzen_worker.contracts.messages import (
 )
 from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
-from mizzen_worker.scheduler.control import Drain
+from mizzen_worker.scheduler.control import DrainOrder
 
 
 def _control(harness: Harness, verb: ControlVerb, **arguments: str) -> Reply:
@@ -280,7 +280,7 @@ def test_a_drain_ordered_from_inside_has_sent_its_hand_backs_when_it_returns() -
     harness = Harness()
     attempt = harness.submit(make_submit("a", [1], ignore_eos=True, max_new_tokens=900))
     harness.step()
-    harness.loop.start_drain(Drain(mode=DrainMode.HANDBACK, deadline=None))
+    harness.loop.start_drain(DrainOrder(mode=DrainMode.HANDBACK, deadline=None))
     harness._read()
     assert attempt.terminals[0].cause is HandBackCause.DRAINING
     assert harness.loop.is_drained

@@ -46,7 +46,7 @@ from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.ipc.codec import to_tokenizer_codec, to_worker_codec
 from mizzen_worker.observability.recorder import Recorder
-from mizzen_worker.scheduler.control import Drain
+from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.tokenizer.manager import TokenizerManager
@@ -246,7 +246,7 @@ class SchedulerWorker:
         if cause is HandBackCause.RESTARTING:
             self.loop.announce_restart()
         else:
-            self.loop.start_drain(Drain(mode=DrainMode.HANDBACK, deadline=None))
+            self.loop.start_drain(DrainOrder(mode=DrainMode.HANDBACK, deadline=None))
         return self._sent()
 
     def _sent(self) -> list[ToTokenizer]:

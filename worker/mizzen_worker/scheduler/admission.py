@@ -42,7 +42,7 @@ class Admitted:
 
 
 class Refused(enum.Enum):
-    """Which budget is short. The line stops there: nobody overtakes."""
+    """Which budget is short. The queue stops there: nobody overtakes."""
 
     NO_SLOT = "no_slot"
     NO_CHUNK = "no_chunk"

@@ -12,14 +12,14 @@ from mizzen_worker.scheduler.state import SchedulerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class DrainOrder:
     """An order to drain; it is never taken back. ``deadline`` is a time of the loop's clock."""
 
     mode: DrainMode
     deadline: float | None
 
 
-def parse_drain(arguments: dict[str, str], now: float) -> Drain | str:
+def parse_drain(arguments: dict[str, str], now: float) -> DrainOrder | str:
     """Read the arguments of DRAIN; a sentence when they are wrong."""
     unknown = sorted(arguments.keys() - {"mode", "deadline_s"})
     if unknown:
@@ -29,14 +29,14 @@ def parse_drain(arguments: dict[str, str], now: float) -> Drain | str:
         return f"mode: {mode!r} is not known; use {' or '.join(DRAIN_MODES)}"
     text = arguments.get("deadline_s")
     if text is None:
-        return Drain(mode=DrainMode(mode), deadline=None)
+        return DrainOrder(mode=DrainMode(mode), deadline=None)
     try:
         deadline_s = msgspec.convert(text, float, strict=False)
     except msgspec.ValidationError:
         deadline_s = -1.0
     if not 0 <= deadline_s < float("inf"):
         return f"deadline_s: {text!r}; give seconds from now, 0 or more"
-    return Drain(mode=DrainMode(mode), deadline=now + deadline_s)
+    return DrainOrder(mode=DrainMode(mode), deadline=now + deadline_s)
 
 
 def describe(state: SchedulerState, now: float) -> dict[str, str]:

@@ -28,9 +28,9 @@ class SchedulerCounters:
     """Tokens computed by extend rows, those computed again after a retraction included."""
     generated_tokens: int = 0
     retractions: int = 0
-    """Requests sent back to the line for lack of pages."""
+    """Requests sent back to the queue for lack of pages."""
     preemptions: int = 0
-    """Requests sent back to the line for one of higher priority."""
+    """Requests sent back to the queue for one of higher priority."""
     handed_back_requests: int = 0
     finished_requests: dict[FinishKind, int] = field(
         default_factory=lambda: dict.fromkeys(FinishKind, 0)

@@ -37,7 +37,7 @@ class Ending:
         self._leave(req, ReqState.FINISHED, is_cached=is_by_itself)
         self._note(req, reason.kind)
         self._state.counters.finished_requests[reason.kind] += 1
-        self._state.outbox.report_finished(req, reason)
+        self._state.output.report_finished(req, reason)
 
     def hand_back(
         self, req: Req, cause: HandBackCause, *, retry_after_s: float | None = None
@@ -46,7 +46,7 @@ class Ending:
         self._leave(req, ReqState.HANDED_BACK, is_cached=True)
         self._note(req, None)
         self._state.counters.handed_back_requests += 1
-        self._state.outbox.report_handed_back(req, cause, retry_after_s)
+        self._state.output.report_handed_back(req, cause, retry_after_s)
 
     def abandon(self, req: Req) -> None:
         """End without a word: the peer is gone."""
@@ -79,6 +79,6 @@ class Ending:
         )
 
     def _leave(self, req: Req, terminal: ReqState, *, is_cached: bool) -> None:
-        self._state.outbox.report_tokens(req)
+        self._state.output.report_tokens(req)
         self._state.roster.remove(req)
         self._state.residency.end(req, terminal, is_cached=is_cached)

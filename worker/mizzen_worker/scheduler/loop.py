@@ -27,11 +27,10 @@ from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.memory.allocator import PageAllocator
 from mizzen_worker.memory.request_table import RequestTable
 from mizzen_worker.memory.sizing import pages_for_tokens
-from mizzen_worker.scheduler.control import Drain
+from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.ending import Ending
 from mizzen_worker.scheduler.memory_audit import audit, audit_counts
-from mizzen_worker.scheduler.outbox import Outbox
 from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.pipeline import Pipeline
 from mizzen_worker.scheduler.planner import Planner
@@ -43,8 +42,9 @@ from mizzen_worker.scheduler.roster import Roster
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.scheduler.slot_book import SlotBook
 from mizzen_worker.scheduler.state import SchedulerState
+from mizzen_worker.scheduler.step_output import StepOutput
 from mizzen_worker.scheduler.wait_prediction import WaitPrediction
-from mizzen_worker.scheduler.waiting_line import WaitingLine
+from mizzen_worker.scheduler.waiting_queue import WaitingQueue
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,9 @@ class SchedulerLoop:
         self._state = SchedulerState(
             settings=settings,
             limits=limits,
-            roster=Roster(WaitingLine(STANDING_KEYS[settings.policy])),
+            roster=Roster(WaitingQueue(STANDING_KEYS[settings.policy])),
             residency=_build_residency(runner, settings),
-            outbox=Outbox(endpoint),
+            output=StepOutput(endpoint),
             counters=SchedulerCounters(),
             prediction=OutputPrediction(),
             wait_prediction=WaitPrediction(),
@@ -119,18 +119,18 @@ class SchedulerLoop:
         """Tell whether an ordered drain is over: no live request is left."""
         return self._reception.drain is not None and len(self._state.roster) == 0
 
-    def start_drain(self, drain: Drain) -> None:
+    def start_drain(self, drain: DrainOrder) -> None:
         """Begin to drain, as the DRAIN control verb does; call between iterations.
 
         Hand-backs are with the endpoint when this returns.
         """
         self._reception.start_drain(drain)
-        self._state.outbox.flush()
+        self._state.output.flush()
 
     def control(self, control: Control) -> Reply:
         """Do what the launcher asks, as for a peer; call between iterations."""
         reply = self._reception.control(control)
-        self._state.outbox.flush()
+        self._state.output.flush()
         return reply
 
     def announce_restart(self) -> None:
@@ -139,7 +139,7 @@ class SchedulerLoop:
         The books are not trusted any more: no page is freed and no token is sent, so each peer
         goes on from the tokens that it has.
         """
-        self._state.outbox.send_hand_backs(self._state.roster.live(), HandBackCause.RESTARTING)
+        self._state.output.send_hand_backs(self._state.roster.live(), HandBackCause.RESTARTING)
 
     def run_once(self) -> bool:
         """Do one iteration; tell whether there was a step in it. Waits for messages when idle."""
@@ -156,7 +156,7 @@ class SchedulerLoop:
         if not self._state.roster.running:
             self._settle_all()  # There is nothing that could overlap with it.
         self._state.refresh_gauges()
-        self._state.outbox.flush()
+        self._state.output.flush()
         self._reception.beat()
         self._audit()
         return was_busy or did_launch

@@ -42,7 +42,7 @@ def audit_counts(roster: Roster, residency: Residency) -> list[str]:
 def _broken_containers(roster: Roster) -> Iterator[str]:
     waiting, running = list(roster.waiting), roster.running
     if any(req.state is not ReqState.WAITING for req in waiting):
-        yield "a request in the waiting line is not WAITING"
+        yield "a request in the waiting queue is not WAITING"
     if any(req.slot is not None or req.lease is not None or req.num_kv for req in waiting):
         yield "a waiting request holds a slot, a lease or KV"
     if any(not req.is_running for req in running):

@@ -171,7 +171,7 @@ class Pipeline:
             raise InvariantError([f"request {row.req.request_id} never asked for scores"])
         logprobs = token_logprobs(scores, 0, row.num_targets, num_top=wanted.num_top)
         row.req.next_score = row.target_start + 1 + row.num_targets
-        self._state.outbox.report_prompt_logprobs(row.req, row.target_start + 1, logprobs)
+        self._state.output.report_prompt_logprobs(row.req, row.target_start + 1, logprobs)
 
     def _take_tokens(
         self, reqs: Sequence[Req], rows: Int64Array, result: StepResult, scores: TokenScores | None
@@ -195,7 +195,7 @@ class Pipeline:
         for row in np.flatnonzero(is_over).tolist():
             self._end(reqs[row])
         for req in reqs:
-            self._state.outbox.report_tokens(req)
+            self._state.output.report_tokens(req)
 
     def _end(self, req: Req) -> None:
         reason = self._reason(req)

@@ -18,7 +18,7 @@ from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import chunk_length
-from mizzen_worker.scheduler.boarding import Boarding, Urgent
+from mizzen_worker.scheduler.admitter import Admitter, Urgent
 from mizzen_worker.scheduler.policies import claim
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.state import SchedulerState
@@ -80,7 +80,7 @@ class Planner:
         self._book = state.residency.book
         self._page_size = state.limits.page_size
         self._roster = state.roster
-        self._boarding = Boarding(state)
+        self._admitter = Admitter(state)
         self._max_chunk_tokens = state.settings.max_chunk_tokens
 
     def must_settle(self, now: float) -> bool:
@@ -93,7 +93,7 @@ class Planner:
         return (
             len(self._book.short(due)) > self._cache.num_available
             or self._book.has_unknown_input(due)
-            or ((urgent := self._boarding.find_urgent(now)) is not None and bool(urgent.victims))
+            or ((urgent := self._admitter.find_urgent(now)) is not None and bool(urgent.victims))
         )
 
     def plan(self, now: float, *, is_settled: bool) -> Plan:
@@ -102,7 +102,7 @@ class Planner:
         ``is_settled``: no step is in flight. Otherwise ``must_settle`` was asked, and said no.
         """
         num_retracted = self._grow_decodes(now)
-        urgent = None if num_retracted else self._boarding.find_urgent(now)
+        urgent = None if num_retracted else self._admitter.find_urgent(now)
         if urgent is not None and urgent.victims and not is_settled:
             urgent = None  # Only the growing made it so: the next plan will see it.
         if urgent is not None:
@@ -113,8 +113,8 @@ class Planner:
             num_left = self._max_chunk_tokens - sum(row.num_new for row in extends)
             first = None if urgent is None else urgent.req
             extends += [
-                _row(boarded.req, boarded.num_new, is_entering=True)
-                for boarded in self._boarding.board(num_left, now, first)
+                _row(req, num_new, is_entering=True)
+                for req, num_new in self._admitter.admit(num_left, now, first)
             ]
         if is_settled and self._roster.running and not extends and not len(due):
             # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
@@ -163,7 +163,7 @@ class Planner:
         return min(running, key=lambda req: self._claim(req, now))
 
     def _claim(self, req: Req, now: float) -> tuple[bool, int, int]:
-        return claim(req.standing, is_overdue=self._boarding.is_overdue(req, now))
+        return claim(req.standing, is_overdue=self._admitter.is_overdue(req, now))
 
     def _retract(self, victim: Req) -> None:
         self._residency.retract(victim)
@@ -194,7 +194,7 @@ class Planner:
 
     def _is_less(self, req: Req, urgent: Req, now: float) -> bool:
         is_lower = req.standing.priority < urgent.standing.priority
-        return is_lower and not self._boarding.is_overdue(req, now)
+        return is_lower and not self._admitter.is_overdue(req, now)
 
 
 def _row(req: Req, num_new: int, *, is_entering: bool = False) -> PlannedRow:

@@ -2,7 +2,7 @@
 
 An order that lets requests overtake is kept fair by age: once a request has waited longer than a
 bound, every second place goes to the oldest such request (``take_turns``). So the policy keeps half
-of its effect however long the line is, and nobody waits for ever.
+of its effect however long the queue is, and nobody waits for ever.
 """
 
 from collections import Counter
@@ -49,7 +49,7 @@ STANDING_KEYS: dict[SchedulePolicy, StandingKey] = {
     SchedulePolicy.LOF: _by_longest_output,
     SchedulePolicy.PRIORITY: _by_priority,
 }
-"""Sort keys of the whole line, smallest first; distinct per request because age is."""
+"""Sort keys of the whole queue, smallest first; distinct per request because age is."""
 
 
 def claim(standing: Standing, *, is_overdue: bool) -> tuple[bool, int, int]:

@@ -24,7 +24,7 @@ class Occupant:
     is_protected: bool
 
 
-def choose_occupants(
+def choose_victims(
     budget: Budget, candidate: Candidate, lower: Sequence[Occupant], *, num_running: int
 ) -> list[Occupant]:
     """Give as few of ``lower`` as let the candidate start: lowest priority first, then youngest.

@@ -20,8 +20,7 @@ from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.curve import ServerKeys, read_server_keys
 from mizzen_worker.ipc.event_publisher import EventPublisher
-from mizzen_worker.ipc.parent_link import Drain as DrainWish
-from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes
+from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import (
     ComputeType,
@@ -32,7 +31,7 @@ from mizzen_worker.model_executor.factory import (
 )
 from mizzen_worker.observability.tracing import make_tracer
 from mizzen_worker.scheduler.cache_feed import CacheFeed
-from mizzen_worker.scheduler.control import Drain
+from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.rank_settings import RankSettings
 from mizzen_worker.scheduler.reporter import Reporter
@@ -97,9 +96,9 @@ def _run_until_drained(
             feed.turn()
         reporter.turn(state="draining" if is_draining else "ready")
         match wishes.take():
-            case DrainWish() as wish:
+            case Drain() as wish:
                 is_draining = True
-                loop.start_drain(_drain_of(wish))
+                loop.start_drain(_order_of(wish))
             case Control() as control:
                 link.reply(loop.control(control))
             case None:
@@ -210,8 +209,8 @@ def _wall_clock() -> float:
     return time.time()  # noqa: TID251 - the edge where wall-clock time enters
 
 
-def _drain_of(wish: DrainWish) -> Drain:
-    return Drain(mode=wish.mode, deadline=time.monotonic() + wish.deadline_s)
+def _order_of(wish: Drain) -> DrainOrder:
+    return DrainOrder(mode=wish.mode, deadline=time.monotonic() + wish.deadline_s)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from mizzen_worker.contracts.request import FinishKind, FinishReason, Usage
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.scheduler import control
-from mizzen_worker.scheduler.control import Drain
+from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.ending import Ending
 from mizzen_worker.scheduler.intake import max_request_tokens, refusal
 from mizzen_worker.scheduler.req import Req
@@ -63,7 +63,7 @@ class Reception:
         self._peers: dict[PeerId, None] = {}  # in the order of attaching
         self._next_beat = clock()
         self._num_arrived = 0
-        self.drain: Drain | None = None
+        self.drain: DrainOrder | None = None
 
     def receive(self) -> None:
         """Take in what has arrived, waiting a little when there is nothing else to do."""
@@ -83,7 +83,7 @@ class Reception:
         for peer in self._peers:
             self._endpoint.send(peer, heartbeat)
 
-    def start_drain(self, drain: Drain) -> None:
+    def start_drain(self, drain: DrainOrder) -> None:
         """Refuse new work from now on, and give live work back where the mode says so."""
         self.drain = drain
         if drain.mode is DrainMode.HANDBACK:
@@ -181,7 +181,7 @@ class Reception:
         return len(roster.waiting) >= self._state.settings.max_queued + num_startable
 
     def _make_room(self, submit: Submit) -> bool:
-        """Give the last of the line back for a more urgent newcomer, unless it has been served."""
+        """Give the last of the queue back for a more urgent newcomer, unless it has been served."""
         if self._state.settings.policy is not SchedulePolicy.PRIORITY:
             return False
         last = self._state.roster.waiting.last()
@@ -263,4 +263,4 @@ class Reception:
         self._peers.pop(peer, None)
         for req in self._state.roster.of_peer(peer):
             self._ending.abandon(req)
-        self._state.outbox.forget(peer)
+        self._state.output.forget(peer)

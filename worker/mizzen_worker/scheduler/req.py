@@ -34,7 +34,7 @@ class ReqState(enum.Enum):
     """Where a request is in its life; the container that holds it follows from this."""
 
     WAITING = "waiting"
-    """In the waiting line: new, or retracted."""
+    """In the waiting queue: new, or retracted."""
     PREFILLING = "prefilling"
     """Running; some chunk of its known tokens is still to be computed."""
     DECODING = "decoding"

@@ -1,7 +1,7 @@
 """Owns which requests are live and in which container; owns no slot, page or state of theirs.
 
-Invariants (S2): a live request is in the waiting line or among the running, never both; ``running``
-is sorted by age. Request ids are unique among the live.
+Invariants (S2): a live request is in the waiting queue or among the running, never both;
+``running`` is sorted by age. Request ids are unique among the live.
 """
 
 import bisect
@@ -9,13 +9,13 @@ import heapq
 
 from mizzen_worker.contracts.ids import PeerId, RequestId
 from mizzen_worker.scheduler.req import Req, ReqState
-from mizzen_worker.scheduler.waiting_line import WaitingLine
+from mizzen_worker.scheduler.waiting_queue import WaitingQueue
 
 
 class Roster:
     """Every live request."""
 
-    def __init__(self, waiting: WaitingLine) -> None:
+    def __init__(self, waiting: WaitingQueue) -> None:
         self.waiting = waiting
         self.running: list[Req] = []
         self._by_id: dict[RequestId, Req] = {}

@@ -9,12 +9,12 @@ from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.messages import Capacity, Load
 from mizzen_worker.scheduler.counters import SchedulerCounters
 from mizzen_worker.scheduler.intake import max_request_tokens
-from mizzen_worker.scheduler.outbox import Outbox
 from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.recent import Recent
 from mizzen_worker.scheduler.residency import Residency
 from mizzen_worker.scheduler.roster import Roster
 from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.step_output import StepOutput
 from mizzen_worker.scheduler.wait_prediction import WaitPrediction
 
 
@@ -26,7 +26,7 @@ class SchedulerState:
     limits: RunnerLimits
     roster: Roster
     residency: Residency
-    outbox: Outbox
+    output: StepOutput
     counters: SchedulerCounters
     prediction: OutputPrediction
     wait_prediction: WaitPrediction

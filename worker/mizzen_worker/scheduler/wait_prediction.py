@@ -18,7 +18,7 @@ class WaitPrediction:
         self._times: deque[float] = deque(maxlen=_WINDOW)
 
     def observe(self, now: float, *, num_waiting: int) -> None:
-        """Note that a request left the waiting line for a slot, and how many it left behind."""
+        """Note that a request left the waiting queue for a slot, and how many it left behind."""
         if num_waiting == 0:
             self._times.clear()  # Nobody waits: what follows may come after a long rest.
         else:
@@ -28,6 +28,6 @@ class WaitPrediction:
         """Estimate the wait behind ``num_ahead`` requests, between 1 and 60 seconds."""
         if not self._times:
             return _LEAST_S
-        # Up to now, not up to the last admission: a line that stands still gets longer waits.
+        # Up to now, not up to the last admission: a queue that stands still gets longer waits.
         pace_s = (now - self._times[0]) / len(self._times)
         return min(_MOST_S, max(_LEAST_S, num_ahead * pace_s))

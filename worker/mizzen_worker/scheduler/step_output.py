@@ -21,7 +21,7 @@ from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.scheduler.req import Req
 
 
-class Outbox:
+class StepOutput:
     """Collects the events of one step and sends them grouped by peer."""
 
     def __init__(self, endpoint: WorkerEndpoint) -> None:

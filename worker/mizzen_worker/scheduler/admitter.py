@@ -1,7 +1,7 @@
 """Owns which waiting requests start in a step, and whom an urgent one may send back for its place.
 
 Order by policy and age (``policies.py``), one after the other until a budget is short: nobody
-overtakes who could be admitted. Only the first ``MAX_EXAMINED`` of the line are looked at, by
+overtakes who could be admitted. Only the first ``MAX_EXAMINED`` of the queue are looked at, by
 standing and by age; orders that depend on the cache arrange these and are first come, first served
 beyond. A request whose prefix is being computed by another waits for it (``prefix_sharing.py``).
 """
@@ -16,21 +16,13 @@ from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, chunk_length, decide
 from mizzen_worker.scheduler.policies import Path, depth_first, longest_prefix_first, take_turns
-from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS, Occupant, choose_occupants
+from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS, Occupant, choose_victims
 from mizzen_worker.scheduler.prefix_sharing import PrefixSharing
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.state import SchedulerState
 
 MAX_EXAMINED = 64
-"""Requests of a long line that one step looks at."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boarded:
-    """A request that was admitted, with the length of its first chunk."""
-
-    req: Req
-    num_new: int
+"""Requests of a long queue that one step looks at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +35,7 @@ class Urgent:
     victims: tuple[Req, ...]
 
 
-class Boarding:
+class Admitter:
     """Admits from the roster of one scheduler."""
 
     def __init__(self, state: SchedulerState) -> None:
@@ -65,12 +57,15 @@ class Boarding:
         # Where the walk of ``dfs-weight`` is: the path of the last one admitted.
         self._walk: Path = ()
 
-    def board(self, num_left: int, now: float, urgent: Req | None) -> list[Boarded]:
-        """Admit what fits into ``num_left`` prompt tokens; ``urgent`` is first, if given."""
-        boarded: list[Boarded] = []
+    def admit(self, num_left: int, now: float, urgent: Req | None) -> list[tuple[Req, int]]:
+        """Admit what fits into ``num_left`` prompt tokens; ``urgent`` is first, if given.
+
+        Each request comes with the length of its first chunk.
+        """
+        admitted: list[tuple[Req, int]] = []
         roster = self._roster
         if not len(roster.waiting) or num_left < 1 or self._num_places() < 1:
-            return boarded
+            return admitted
         num_reserved = self._num_reserved(self._book.running())
         sharing = PrefixSharing(self._book.beginners(), page_size=self._page_size)
         for req, is_by_age in self._turns(now, urgent):
@@ -84,14 +79,14 @@ class Boarding:
             self._wait_prediction.observe(now, num_waiting=len(roster.waiting))
             self._enter(req, match)
             self._residency.grow([(req, decision.num_new_pages)])
-            boarded.append(Boarded(req=req, num_new=decision.num_new))
+            admitted.append((req, decision.num_new))
             sharing.add(req)
             self._is_age_first = not is_by_age
             if self._policy is SchedulePolicy.DFS_WEIGHT:
                 self._walk = self._cache.path(req.held()[1].receipt.node)
             num_left -= decision.num_new
             num_reserved += self._num_reserved(_slot(req))
-        return boarded
+        return admitted
 
     def find_urgent(self, now: float) -> Urgent | None:
         """Look whether the first by priority goes before some that run. Changes nothing.
@@ -128,7 +123,7 @@ class Boarding:
             is_next = turn is not None and turn[0] is req
             return Urgent(req=req, num_chunk=num_chunk, victims=()) if is_next else None
         occupants = [self._occupant(other, match.num_pages, now) for other in lower]
-        chosen = choose_occupants(budget, candidate, occupants, num_running=len(running))
+        chosen = choose_victims(budget, candidate, occupants, num_running=len(running))
         orders = {each.order for each in chosen}
         victims = tuple(other for other in lower if other.order in orders)
         return Urgent(req=req, num_chunk=num_chunk, victims=victims) if victims else None
@@ -148,7 +143,7 @@ class Boarding:
                 yield req, is_by_age
 
     def _arranged(self, reqs: list[Req]) -> list[Req]:
-        """Order the front of the line by the cache, where the policy does."""
+        """Order the front of the queue by the cache, where the policy does."""
         match self._policy:
             case SchedulePolicy.LPM:
                 num_cached = [self._residency.match(req).num_pages for req in reqs]

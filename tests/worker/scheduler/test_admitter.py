@@ -11,7 +11,7 @@ from mizzen_worker.cache.results import Match
 from mizzen_worker.contracts.messages import HandBack, HandBackCause
 from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
-from mizzen_worker.scheduler.boarding import MAX_EXAMINED
+from mizzen_worker.scheduler.admitter import MAX_EXAMINED
 from mizzen_worker.scheduler.preemption import MAX_PREEMPTIONS
 from mizzen_worker.scheduler.prefix_sharing import WORTH_TOKENS
 from mizzen_worker.scheduler.req import Req

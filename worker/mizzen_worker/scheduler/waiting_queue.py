@@ -1,6 +1,6 @@
 """Owns the requests that wait, by standing and by age; owns no decision to admit one.
 
-Invariant: a request in the line is WAITING, and a WAITING request is in the line (S2). The line is
+Invariant: a request in the queue is WAITING, and a WAITING request is in the queue (S2). It is
 bounded by reception, which refuses newcomers; retracted requests always come back in, at their age.
 """
 
@@ -13,15 +13,15 @@ from mizzen_worker.scheduler.policies import StandingKey
 from mizzen_worker.scheduler.req import Req
 
 
-class WaitingLine:
-    """Two sorted lists: lines are short (bounded), and only their fronts are looked at."""
+class WaitingQueue:
+    """Two sorted lists: queues are short (bounded), and only their fronts are looked at."""
 
     def __init__(self, standing_key: StandingKey) -> None:
         self._standing_key = standing_key
         self._by_standing: list[Req] = []
         self._by_age: list[Req] = []
         self.num_tokens = 0
-        """Known tokens of everybody in the line."""
+        """Known tokens of everybody in the queue."""
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -65,5 +65,5 @@ def _age(req: Req) -> tuple[int, int]:
 def _remove(reqs: list[Req], req: Req, *, key: Callable[[Req], tuple[int, int]]) -> None:
     index = bisect.bisect_left(reqs, key(req), key=key)
     if index == len(reqs) or reqs[index] is not req:
-        raise InvariantError([f"request {req.request_id} is not in the waiting line"])
+        raise InvariantError([f"request {req.request_id} is not in the waiting queue"])
     del reqs[index]
