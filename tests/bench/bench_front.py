@@ -50,11 +50,11 @@ from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.ipc.zmq_link import ZmqLinks
 from mizzen_worker.observability.process_log import ProcessLog
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.tokenizer.manager import TokenizerManager
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.request_state import GenerateInput, RequestState
 from mizzen_worker.tokenizer.text_channel import LinkTextChannel
-from mizzen_worker.tokenizer.workers import Workers
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 TEXT = b"The quick brown fox jumps over the lazy dog. "

@@ -30,6 +30,7 @@ from mizzen_worker.ipc.connection import ConnectionTiming, WorkerConnection
 from mizzen_worker.ipc.memory_channel import MemoryHub
 from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
@@ -38,7 +39,6 @@ from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.text_channel import TextListener
-from mizzen_worker.tokenizer.workers import Workers
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 MODEL = "tiny"

@@ -191,13 +191,13 @@ def test_a_chain_parts_where_prompts_or_salts_differ() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 700)), max_size=30))
 def test_memory_is_bounded_and_forgets_ends_before_beginnings(sent) -> None:
     memory = PrefixMemory()
+    others = [_prefix(other, num=700) for other in range(6)]
     for talk, num in sent:
         prefix = _prefix(talk, num=num)
         memory.note_sent("a", prefix, max_tokens=640)
         known = memory._blocks["a"]
         assert len(known) <= 10
         assert memory.num_cached("a", prefix) == min(64 * min(len(prefix.blocks), 10), num)
-        for other in range(6):
-            blocks = _prefix(other, num=700).blocks
-            held = [name in known for name in blocks]
+        for other in others:
+            held = [name in known for name in other.blocks]
             assert held == sorted(held, reverse=True)

@@ -46,13 +46,13 @@ from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.ipc.codec import to_tokenizer_codec, to_worker_codec
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.scheduler.control import DrainOrder
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.tokenizer.manager import TokenizerManager
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.request_state import FinalOutput, GenerateInput, RequestState
-from mizzen_worker.tokenizer.workers import Workers
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 TOKENIZER = byte_tokenizer()

@@ -21,10 +21,10 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.contracts.request import FinishKind, FinishReason, SamplingParams, Usage
 from mizzen_worker.contracts.text_messages import Feed, TextChunk, ToDetokenizer
 from mizzen_worker.observability.recorder import Recorder
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.tokenizer.manager import TokenizerManager
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.request_state import GenerateInput, RequestState
-from mizzen_worker.tokenizer.workers import Workers
 
 WORKER = "memory://a"
 HELLO = Hello(

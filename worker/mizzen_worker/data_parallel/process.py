@@ -1,4 +1,4 @@
-"""Owns the DataParallelController's process: its sockets, its loop, its reports; owns no routes.
+"""Owns the router process: its sockets, its loop, its reports; owns no routes.
 
 Started by the launcher with its whole configuration; imports no torch.
 """

@@ -20,7 +20,7 @@ from mizzen_worker.contracts.messages import (
 )
 from mizzen_worker.routing.prefix_memory import prompt_prefix
 from mizzen_worker.routing.worker_choice import choose_worker
-from mizzen_worker.tokenizer.workers import Workers
+from mizzen_worker.routing.workers import Workers
 
 logger = logging.getLogger(__name__)
 

@@ -31,12 +31,12 @@ from mizzen_worker.ipc.pool import ConnectionSet, WorkerPool
 from mizzen_worker.ipc.zmq_link import ZmqLinks
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.observability.tracing import make_tracer
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.tokenizer.encode import TextEncoder
 from mizzen_worker.tokenizer.manager import TokenizerManager
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.text_channel import LinkTextChannel
-from mizzen_worker.tokenizer.workers import Workers
 from mizzen_worker.vocabulary.load import Vocabulary, load_vocabulary
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 

@@ -90,7 +90,7 @@ HTTP_OPEN = _front(
 REQUESTS_FINISHED = _front(
     "mizzen_requests_finished_total",
     MetricKind.COUNTER,
-    "Generation requests that ended, by how: stop, length, abort, error.",
+    "Generation requests that ended, by how: stop, length, abort, deadline, error.",
     "reason",
 )
 REQUESTS_RESUMED = _front(

@@ -12,9 +12,9 @@ from mizzen_worker.contracts.ids import Generation
 from mizzen_worker.contracts.messages import Abort, Submit, ToWorker
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.routing.worker_choice import choose_worker
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 from mizzen_worker.tokenizer.request_state import Phase, RequestState
-from mizzen_worker.tokenizer.workers import Workers
 
 Send = Callable[[str, ToWorker], bool]
 """Queues a message for the worker at an address; False when it cannot take it now."""

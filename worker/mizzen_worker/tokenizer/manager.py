@@ -33,6 +33,7 @@ from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.contracts.text_messages import FromDetokenizer, TextChunk
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.routing.prefix_memory import prompt_prefix
+from mizzen_worker.routing.workers import Workers
 from mizzen_worker.tokenizer.attempts import Attempts, Send
 from mizzen_worker.tokenizer.endings import Endings
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
@@ -48,7 +49,6 @@ from mizzen_worker.tokenizer.request_state import (
 from mizzen_worker.tokenizer.text_channel import TextChannel
 from mizzen_worker.tokenizer.text_feed import TextFeed
 from mizzen_worker.tokenizer.worker_control import WorkerControl
-from mizzen_worker.tokenizer.workers import Workers
 
 logger = logging.getLogger(__name__)
 

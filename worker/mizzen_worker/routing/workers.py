@@ -1,4 +1,4 @@
-"""Owns what a tokenizer process knows about each attached worker; owns no connections.
+"""Owns what is known of each attached worker, by who hands requests out; owns no connections. Pure.
 
 Invariant: ``num_ours`` of a worker is the number of our requests submitted there and not ended
 or taken back; an address that is not attached has none, and nothing is remembered as sent there.
@@ -26,7 +26,7 @@ class _Worker:
 
 @dataclass(slots=True, kw_only=True)
 class Workers:
-    """Attached workers by address. Owned by the TokenizerManager."""
+    """Attached workers by address. Owned by a TokenizerManager, or by a router for its ranks."""
 
     tokenizer_fingerprint: str
     memory: PrefixMemory = field(default_factory=PrefixMemory)
