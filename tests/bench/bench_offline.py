@@ -27,7 +27,7 @@ from tests.bench.offline_peers import (
 )
 from tests.bench.report import publish
 
-from mizzen_worker.model_executor.weights.checkpoint import find_gguf
+from mizzen_worker.vocabulary.model_path import find_gguf
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 DEFAULT_MODEL = CACHE / "mizzen" / "models" / "smollm2-135m-instruct"

@@ -23,7 +23,7 @@ from mizzen_worker.contracts.operator_names import (
 from mizzen_worker.observability.process_log import is_json_wanted
 from mizzen_worker.vocabulary.gguf_metadata import read_gguf_metadata
 from mizzen_worker.vocabulary.json_file import read_json_object
-from mizzen_worker.vocabulary.load import default_model_name, find_gguf
+from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
 _FLAG_LOG_FORMAT = "--log-format"
 _FLAG_OVERLAP = "--overlap"

@@ -39,7 +39,7 @@ from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
 from mizzen_worker.supervision.child import ChildSpec
 from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK, KIND_ROUTER
 from mizzen_worker.supervision.supervisor import DrainPlan
-from mizzen_worker.vocabulary.load import default_model_name, find_gguf
+from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
 _KIND_TEXT = "detokenizer"
 

@@ -12,7 +12,7 @@ import torch
 from tests.worker.model_executor.real_prompts import PROMPTS, Prompt
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 
-from mizzen_worker.model_executor.weights.checkpoint import find_gguf
+from mizzen_worker.vocabulary.model_path import find_gguf
 
 GOLDEN = Path(__file__).with_name("golden") / "smollm2-135m-instruct.json"
 NUM_NEW_TOKENS = 24

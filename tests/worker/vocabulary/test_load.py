@@ -8,7 +8,8 @@ from tests.worker.byte_vocabulary import byte_tokenizer, write_model_folder
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.vocabulary.gguf_metadata import read_gguf_metadata
-from mizzen_worker.vocabulary.load import default_model_name, load_vocabulary
+from mizzen_worker.vocabulary.load import load_vocabulary
+from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
 
 def _string(text: str) -> bytes:
@@ -145,5 +146,7 @@ def test_folders(tmp_path: Path) -> None:
     two.mkdir()
     write_gguf(two / "a.gguf")
     write_gguf(two / "b.gguf")
-    with pytest.raises(ModelLoadError, match=r"name one of them: a\.gguf, b\.gguf"):
+    with pytest.raises(ModelLoadError, match=r"\(a\.gguf, b\.gguf\); give the path of one"):
         load_vocabulary(two)
+    (two / "config.json").write_text("{}")
+    assert find_gguf(two) is None, "its weights are safetensors, and so is its name the folder's"

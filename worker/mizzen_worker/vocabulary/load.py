@@ -19,6 +19,7 @@ from mizzen_worker.vocabulary.gguf_metadata import MetadataValue, read_gguf_meta
 from mizzen_worker.vocabulary.gguf_special_tokens import strings
 from mizzen_worker.vocabulary.gguf_tokenizer import tokenizer_from_gguf
 from mizzen_worker.vocabulary.json_file import read_json_object
+from mizzen_worker.vocabulary.model_path import find_gguf
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -38,25 +39,6 @@ class Vocabulary:
         """Tokens that end a text."""
         index = self.tokenizer.token_to_id(self.eos_token) if self.eos_token else None
         return frozenset() if index is None else frozenset({index})
-
-
-def default_model_name(path: Path) -> str:
-    """Name a model after its file or folder."""
-    return path.stem if path.suffix == ".gguf" else path.resolve().name
-
-
-def find_gguf(path: Path) -> Path | None:
-    """Give the GGUF file of a model path, or None for a folder without one."""
-    if path.is_file():
-        return path
-    found = sorted(path.glob("*.gguf"))
-    if len(found) > 1 and not (path / TOKENIZER_FILE).exists():
-        msg = (
-            f"{path}: holds {len(found)} .gguf files; name one of them: "
-            f"{', '.join(file.name for file in found)}"
-        )
-        raise ModelLoadError(msg)
-    return found[0] if found else None
 
 
 def load_vocabulary(path: Path) -> Vocabulary:

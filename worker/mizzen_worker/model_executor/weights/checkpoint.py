@@ -14,6 +14,7 @@ from mizzen_worker.model_executor.weights.progress import ByteProgress, Progress
 from mizzen_worker.model_executor.weights.safetensors_source import SafetensorsSource, weight_files
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
 from mizzen_worker.models.weight_source import WeightSource
+from mizzen_worker.vocabulary.model_path import find_gguf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +79,6 @@ def _open_dummy(folder: Path) -> Checkpoint:
         return OpenWeights(source=DummySource(progress), finish=progress.finish)
 
     return Checkpoint(facts=facts, open_weights=open_weights)
-
-
-def find_gguf(folder: Path) -> Path | None:
-    """The only GGUF file of a folder, None when there is none; several are an error."""
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) > 1:
-        names = ", ".join(path.name for path in files)
-        message = f"{folder}: holds several GGUF files ({names}); give the path of one of them"
-        raise ModelLoadError(message)
-    return files[0] if files else None
 
 
 def open_checkpoint(path: Path, *, is_dummy: bool = False) -> Checkpoint:
