@@ -117,17 +117,17 @@ def test_ruff_catches(code: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_mypy_catches_a_page_passed_as_a_slot(tree: Path) -> None:
+def test_mypy_catches_a_node_passed_as_a_slot(tree: Path) -> None:
     _append(
         tree,
         "worker/mizzen_worker/contracts/ids.py",
-        "def _take(slot: SlotIndex) -> SlotIndex:\n    return slot\n\n\n_take(PageIndex(1))",
+        "def _take(slot: SlotIndex) -> SlotIndex:\n    return slot\n\n\n_take(NodeId(1))",
     )
     result = _run(
         tree, "mypy", "worker/mizzen_worker/contracts/ids.py", "--cache-dir", str(tree / "cache")
     )
     assert result.returncode == 1
-    assert 'has incompatible type "PageIndex"; expected "SlotIndex"' in result.stdout
+    assert 'has incompatible type "NodeId"; expected "SlotIndex"' in result.stdout
 
 
 @pytest.mark.slow

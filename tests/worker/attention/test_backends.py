@@ -93,8 +93,6 @@ def facts_of(heads: Heads, architecture: Architecture) -> ModelFacts:
         context_length=CONTEXT,
         tie_embeddings=True,
         eos_token_ids=(),
-        bos_token_id=None,
-        weight_format="random",
         fingerprint="",
     )
 

@@ -1,6 +1,6 @@
 """Owns the identifier types that must not be mixed up; owns no values.
 
-A page, a slot, a node and a position are all integers, and passing one for another corrupts memory
+A slot, a node and a position are all integers, and passing one for another corrupts memory
 silently. As distinct ``NewType``s the type checker refuses it.
 """
 
@@ -14,9 +14,6 @@ Generation = NewType("Generation", int)
 
 TokenId = NewType("TokenId", int)
 """Row of the vocabulary."""
-
-PageIndex = NewType("PageIndex", int)
-"""Page of the KV pool. Page 0 is the write sink of masked rows and is never handed out."""
 
 SlotIndex = NewType("SlotIndex", int)
 """Row of the request table. Slot 0 is the padding row and is never handed out."""

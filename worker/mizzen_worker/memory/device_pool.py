@@ -40,8 +40,3 @@ class DevicePool:
     def values(self, layer: int) -> torch.Tensor:
         """Like ``keys``."""
         return self._values[layer].flatten(0, 1)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all layers, the sink included."""
-        return sum(tensor.nbytes for tensor in (*self._keys, *self._values))

@@ -46,6 +46,4 @@ class ModelFacts:
     has_mlp_bias: bool
     windows: tuple[int | None, ...]
     eos_token_ids: tuple[TokenId, ...]
-    bos_token_id: TokenId | None
-    weight_format: str
     fingerprint: str

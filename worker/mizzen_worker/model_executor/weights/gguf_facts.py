@@ -93,7 +93,6 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
         message = f"{file.path}: mixture-of-experts files are not supported; use a dense model"
         raise ModelLoadError(message)
     shape = _shape(file, prefix)
-    bos = metadata.value("tokenizer.ggml.bos_token_id")
     return ModelFacts(
         architecture=architecture.name,
         shape=shape,
@@ -105,7 +104,5 @@ def read_gguf_facts(file: GgufFile) -> ModelFacts:
         has_mlp_bias=_has_bias(file, architecture.mlp_bias, "blk.0.ffn_gate.bias"),
         windows=_windows(file, prefix, shape.num_layers),
         eos_token_ids=_end_tokens(file),
-        bos_token_id=TokenId(bos) if isinstance(bos, int) else None,
-        weight_format="gguf",
         fingerprint=content_fingerprint([file.path]),
     )

@@ -158,7 +158,6 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
     architecture = architecture_of(name, path)
     _require_supported(config)
     shape = _shape(config, architecture)
-    bos = config.value("bos_token_id")
     return ModelFacts(
         architecture=architecture.name,
         shape=shape,
@@ -170,7 +169,5 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
         has_mlp_bias=config.flag("mlp_bias"),
         windows=_windows(config, architecture, shape.num_layers),
         eos_token_ids=_eos_token_ids(folder, config),
-        bos_token_id=TokenId(bos) if isinstance(bos, int) else None,
-        weight_format="safetensors" if has_weights else "dummy",
         fingerprint=content_fingerprint([path, *(weight_files(folder) if has_weights else [])]),
     )
