@@ -88,7 +88,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, tag="submit"):
     priority: int = 0
     cache_salt: str = ""
     log_id: str = ""
-    """What log lines call the request; never used to find one."""
+    """The client's own id, for log lines and administrators; several requests may share one."""
     traceparent: str = ""
     """Place in a trace, of the W3C's form; empty when it is not traced."""
 

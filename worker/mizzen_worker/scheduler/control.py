@@ -71,10 +71,9 @@ def _sizes(state: SchedulerState) -> Iterator[tuple[str, str | int]]:
 def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, str | int]]:
     """What is true now, apart from the counters."""
     waiting = state.roster.waiting
-    oldest = next(waiting.oldest(1), None)
     wait_s = state.wait_prediction.seconds(num_ahead=len(waiting), now=now)
     yield "queued_tokens", state.roster.num_tokens_to_prefill()
-    yield "oldest_wait_s", f"{0.0 if oldest is None else now - oldest.arrived_at:.3f}"
+    yield "oldest_wait_s", f"{state.oldest_wait_s(now):.3f}"
     yield "predicted_wait_s", f"{wait_s:.3f}"
     yield (
         "predicted_output_tokens",

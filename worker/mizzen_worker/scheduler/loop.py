@@ -104,10 +104,10 @@ class SchedulerLoop:
         """How busy it is, as peers are told."""
         return self._state.load(is_draining=self._reception.drain is not None)
 
-    def oldest_waiting_at(self) -> float | None:
-        """Give the time of arrival of the request that waits longest; None when none waits."""
-        waiting = (req.arrived_at for req in self._state.roster.waiting)
-        return min(waiting, default=None)
+    @property
+    def oldest_wait_s(self) -> float:
+        """How long the oldest waiting request has waited; 0 when none waits."""
+        return self._state.oldest_wait_s(self._clock())
 
     @property
     def cache(self) -> UnifiedRadixCache:

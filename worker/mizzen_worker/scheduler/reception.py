@@ -200,24 +200,24 @@ class Reception:
 
     def _accept(self, peer: PeerId, submit: Submit) -> None:
         self._num_arrived += 1
-        is_ranked = self._state.settings.policy is SchedulePolicy.PRIORITY
+        settings, now = self._state.settings, self._clock()
+        is_ranked = settings.policy is SchedulePolicy.PRIORITY
+        namespace = Namespace(model=settings.identity.fingerprint, salt=submit.cache_salt)
         req = Req(
             submit,
             peer=peer,
             order=self._num_arrived,
             context_length=max_request_tokens(self._state.limits),
             priority=submit.priority if is_ranked else 0,
+            arrived_at=now,
+            deadline=None if submit.deadline_s is None else now + submit.deadline_s,
+            namespace=namespace.digest(),
+            needs_cpu_token=settings.needs_cpu_token(submit),
         )
-        req.arrived_at = self._clock()
-        req.needs_cpu_token = self._state.settings.needs_cpu_token(submit)
-        identity = self._state.settings.identity
-        req.namespace = Namespace(model=identity.fingerprint, salt=submit.cache_salt).digest()
-        if submit.deadline_s is not None:
-            req.deadline = req.arrived_at + submit.deadline_s
         self._state.roster.add(req)
         if req.num_output:
             # An earlier attempt may have ended with its last token, unheard.
-            reason = finish_after_last_token(req, eos_token_ids=self._state.settings.eos_token_ids)
+            reason = finish_after_last_token(req, eos_token_ids=settings.eos_token_ids)
             if reason is not None:
                 self._ending.finish(req, reason)
 

@@ -56,7 +56,7 @@ class Reporter:
     def _report(self, now_s: float, state: str) -> None:
         self._note_pace(now_s)
         self._reported_s = now_s
-        self._note_gauges(now_s)
+        self._note_gauges()
         self._note_recent()
         counters = self._loop.counters
         self._totals.set(
@@ -93,10 +93,9 @@ class Reporter:
             known = self._prefill_tokens_per_s
             self._prefill_tokens_per_s = known + _SMOOTHING * (pace - known) if known else pace
 
-    def _note_gauges(self, now_s: float) -> None:
+    def _note_gauges(self) -> None:
         counters, load = self._loop.counters, self._loop.load
-        oldest_at = self._loop.oldest_waiting_at()
-        age_s = 0.0 if oldest_at is None else now_s - oldest_at
+        age_s = self._loop.oldest_wait_s
         pace = self._prefill_tokens_per_s
         wait_s = load.queued_tokens / pace if pace else 0.0
         # Requests that wait for a place, not for their prefill, wait at least as long as these did.

@@ -13,16 +13,15 @@ through ``move`` only; ``order`` is given once, so a retracted request keeps its
 
 import enum
 from array import array
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.lease import KvLease
 from mizzen_worker.cache.page_key import PageKey, page_key
 from mizzen_worker.cache.results import Match
-from mizzen_worker.contracts.batch import Int32Array
+from mizzen_worker.contracts.batch import Int32Array, Int64Array
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import Generation, PeerId, RequestId, SlotIndex, TokenId
 from mizzen_worker.contracts.messages import Submit, TokenLogprob
@@ -70,98 +69,74 @@ class WaitingMemo:
     """Once the leader has cached so many, nothing of it is worth waiting for."""
 
 
+@dataclass(slots=True, eq=False)
 class Req:
     """One attempt of one request on this worker."""
 
-    __slots__ = (
-        "_logprobs",
-        "_tokens",
-        "arrived_at",
-        "cache_priority",
-        "deadline",
-        "first_token_at",
-        "generation",
-        "kv_lengths",
-        "lease",
-        "log_id",
-        "max_tokens",
-        "memo",
-        "namespace",
-        "needs_cpu_token",
-        "next_score",
-        "num_cached",
-        "num_preempted",
-        "num_prefill",
-        "num_prompt",
-        "num_reported",
-        "order",
-        "peer",
-        "request_id",
-        "sampling",
-        "slot",
-        "standing",
-        "started_at",
-        "state",
-        "traceparent",
-    )
+    submit: InitVar[Submit]
+    _: KW_ONLY
+    peer: PeerId
+    order: int
+    """Arrival number: the age that every fair choice uses."""
+    context_length: InitVar[int]
+    priority: InitVar[int] = 0
+    """0 where the policy does not use it."""
+    arrived_at: float = 0.0
+    """Times are of the loop's clock; this one is kept by retraction too."""
+    deadline: float | None = None
+    namespace: bytes = b""
+    needs_cpu_token: bool = False
+    """Its next step may only be planned when its last token is known here."""
 
-    def __init__(
-        self,
-        submit: Submit,
-        *,
-        peer: PeerId,
-        order: int,
-        context_length: int,
-        priority: int = 0,
-    ) -> None:
-        self.request_id: RequestId = submit.request_id
-        self.generation: Generation = submit.generation
-        self.peer = peer
-        self.order = order
-        """Arrival number: the age that every fair choice uses."""
-        self.standing = Standing(
-            order=order, priority=priority, max_output=submit.sampling.max_new_tokens
-        )
-        """``priority`` is 0 where the policy does not use it."""
-        self.cache_priority = submit.priority
-        """Whose pages stay longer, where the cache's order asks for it."""
-        self._begin(submit)
-        self.sampling: SamplingParams = submit.sampling
-        self.namespace = b""
-        self.deadline: float | None = None
-        self.num_prompt = len(submit.prompt_ids)
-        self.max_tokens = min(self.num_prompt + submit.sampling.max_new_tokens, context_length)
-        """Prompt plus output may not grow past this."""
-        self.needs_cpu_token = False
-        """Its next step may only be planned when its last token is known here."""
-        self._tokens = array("i", submit.prompt_ids)
-        self._tokens.extend(submit.generated_ids)
-        self._logprobs: list[TokenLogprob] = []
-        self.num_reported = len(submit.generated_ids)
-        """Output tokens that the peer has, or that are queued for it."""
-        self.num_cached: int | None = None
-        """Prompt tokens found in the cache at the first admission; None before it."""
-        self.num_prefill = 0
-        """Tokens that were known when it was last admitted: their KV is cached in the end."""
-        self.num_preempted = 0
-        self.memo = WaitingMemo()
-        self.next_score = _first_score(submit)
-        """Index of the next prompt token to be scored; ``num_prompt`` when none is."""
-        self.state = ReqState.WAITING
-        self.slot: SlotIndex | None = None
-        self.kv_lengths: npt.NDArray[np.int64] | None = None
-        """The slot book's ``num_kv``, while it runs."""
-        self.lease: KvLease | None = None
+    request_id: RequestId = field(init=False)
+    generation: Generation = field(init=False)
+    log_id: str = field(init=False)
+    traceparent: str = field(init=False)
+    sampling: SamplingParams = field(init=False)
+    standing: Standing = field(init=False)
+    cache_priority: int = field(init=False)
+    """Whose pages stay longer, where the cache's order asks for it."""
+    num_prompt: int = field(init=False)
+    max_tokens: int = field(init=False)
+    """Prompt plus output may not grow past this."""
+    num_reported: int = field(init=False)
+    """Output tokens that the peer has, or that are queued for it."""
+    next_score: int = field(init=False)
+    """Index of the next prompt token to be scored; ``num_prompt`` when none is."""
+    _tokens: "array[int]" = field(init=False)
+    _logprobs: list[TokenLogprob] = field(init=False, default_factory=list)
 
-    def _begin(self, submit: Submit) -> None:
-        """Set what only logs, traces and measurements use; times are of the loop's clock."""
+    state: ReqState = field(init=False, default=ReqState.WAITING)
+    memo: WaitingMemo = field(init=False, default_factory=WaitingMemo)
+    slot: SlotIndex | None = field(init=False, default=None)
+    lease: KvLease | None = field(init=False, default=None)
+    kv_lengths: Int64Array | None = field(init=False, default=None)
+    """The slot book's ``num_kv``, while it runs."""
+    num_cached: int | None = field(init=False, default=None)
+    """Prompt tokens found in the cache at the first admission; None before it."""
+    num_prefill: int = field(init=False, default=0)
+    """Tokens that were known when it was last admitted: their KV is cached in the end."""
+    num_preempted: int = field(init=False, default=0)
+    started_at: float | None = field(init=False, default=None)
+    """When its first step was launched."""
+    first_token_at: float | None = field(init=False, default=None)
+
+    def __post_init__(self, submit: Submit, context_length: int, priority: int) -> None:
+        self.request_id = submit.request_id
+        self.generation = submit.generation
         self.log_id = submit.log_id or submit.request_id
         self.traceparent = submit.traceparent
-        self.arrived_at = 0.0
-        """Kept by retraction too."""
-        self.started_at: float | None = None
-        """When its first step was launched."""
-        self.first_token_at: float | None = None
+        self.sampling = submit.sampling
+        self.standing = Standing(
+            order=self.order, priority=priority, max_output=submit.sampling.max_new_tokens
+        )
+        self.cache_priority = submit.priority
+        self.num_prompt = len(submit.prompt_ids)
+        self.max_tokens = min(self.num_prompt + submit.sampling.max_new_tokens, context_length)
+        self.num_reported = len(submit.generated_ids)
+        self.next_score = _first_score(submit)
+        self._tokens = array("i", submit.prompt_ids)
+        self._tokens.extend(submit.generated_ids)
 
     @property
     def num_tokens(self) -> int:

@@ -56,6 +56,11 @@ class SchedulerState:
             queued_tokens=self.roster.num_tokens_to_prefill(),
         )
 
+    def oldest_wait_s(self, now: float) -> float:
+        """Say how long the oldest waiting request has waited; 0 when none waits."""
+        oldest = next(self.roster.waiting.oldest(1), None)
+        return 0.0 if oldest is None else now - oldest.arrived_at
+
     def kv_tokens_used(self) -> int:
         """Count KV positions in pages that requests hold."""
         cache = self.residency.cache
