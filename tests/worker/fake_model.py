@@ -42,14 +42,6 @@ def extend_context(context: int, token: int, position: int) -> tuple[int, int]:
     return kv, (context + mix(kv ^ (position * PLACE & _MASK))) & _MASK
 
 
-def has_penalty(sampling: SamplingParams) -> bool:
-    return (
-        sampling.repetition_penalty != 1
-        or sampling.frequency_penalty != 0
-        or sampling.presence_penalty != 0
-    )
-
-
 @dataclass
 class Counts:
     """What penalties look at: ids of prompt and output, and how often the output has each."""
@@ -70,7 +62,7 @@ class Counts:
             self.output = (self.output + mix(token + 77)) & _MASK
 
     def effect(self, sampling: SamplingParams) -> int:
-        if not has_penalty(sampling):
+        if not sampling.has_penalty:
             return 0
         used = hash((sampling.repetition_penalty, sampling.frequency_penalty))
         return mix(used ^ self.output ^ sum(mix(token + 1) for token in self.seen))

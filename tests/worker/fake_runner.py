@@ -20,7 +20,6 @@ from tests.worker.fake_model import (
     choose,
     context_of,
     extend_context,
-    has_penalty,
     score,
     stop_ids,
 )
@@ -147,7 +146,7 @@ class FakeRunner:
 
     def _run(self, batch: ScheduleBatch) -> None:
         for init in batch.slot_inits:
-            assert (init.history is not None) == has_penalty(init.sampling)
+            assert (init.history is not None) == init.sampling.has_penalty
             history = [] if init.history is None else init.history.tolist()
             counts = Counts.of(history, init.num_prompt_tokens)
             self.slots[init.slot] = _Slot(init=init, counts=counts)

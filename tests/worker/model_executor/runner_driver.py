@@ -16,7 +16,6 @@ from mizzen_worker.contracts.batch import (
     TokenScores,
 )
 from mizzen_worker.contracts.request import SamplingParams
-from mizzen_worker.model_executor.batch_check import has_penalty
 
 
 @dataclass
@@ -79,7 +78,7 @@ class RunnerDriver:
                     self.runner.limits.context_length,
                 ),
                 history=np.array(request.known, dtype=np.int32)
-                if has_penalty(request.sampling)
+                if request.sampling.has_penalty
                 else None,
             )
         )

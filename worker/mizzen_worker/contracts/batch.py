@@ -30,6 +30,7 @@ from mizzen_worker.contracts.ids import RequestId, SlotIndex, TokenId
 from mizzen_worker.contracts.request import SamplingParams
 
 Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
 Float32Array = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 

@@ -56,6 +56,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: tuple[tuple[TokenId, float], ...] = ()
     logprobs: LogprobParams | None = None
 
+    @property
+    def has_penalty(self) -> bool:
+        """Tell whether choosing a token needs a count of those before it."""
+        is_repetition = self.repetition_penalty != 1
+        return is_repetition or self.frequency_penalty != 0 or self.presence_penalty != 0
+
 
 class FinishKind(enum.Enum):
     """Why a request ended."""

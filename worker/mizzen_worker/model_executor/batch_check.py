@@ -18,13 +18,7 @@ from mizzen_worker.contracts.batch import (
     SlotInit,
 )
 from mizzen_worker.contracts.errors import StepError
-from mizzen_worker.contracts.request import SamplingParams
-
-
-def has_penalty(sampling: SamplingParams) -> bool:
-    """Tell whether a request needs its tokens counted."""
-    is_repetition = sampling.repetition_penalty != 1.0
-    return is_repetition or sampling.frequency_penalty != 0 or sampling.presence_penalty != 0
+from mizzen_worker.memory.sizing import pages_for_tokens
 
 
 def _slot_problem(slot: int, limits: RunnerLimits) -> str | None:
@@ -41,7 +35,7 @@ def _init_problem(init: SlotInit, limits: RunnerLimits) -> str | None:
     sampling, num_known = init.sampling, init.num_prompt_tokens + init.num_generated_tokens
     if any(not 0 <= token < limits.vocab_size for token, _ in sampling.logit_bias):
         return f"an id of the logit bias is outside the vocabulary of {limits.vocab_size}"
-    if not has_penalty(sampling):
+    if not sampling.has_penalty:
         return None
     if init.history is None or len(init.history) != num_known:
         num_given = 0 if init.history is None else len(init.history)
@@ -73,7 +67,7 @@ def _target_problem(row: ExtendRow, limits: RunnerLimits) -> str | None:
 
 
 def _write_problem(write: PageWrite, limits: RunnerLimits) -> str | None:
-    max_pages = -(-limits.context_length // limits.page_size)
+    max_pages = pages_for_tokens(limits.context_length, page_size=limits.page_size)
     if write.first_page < 0 or write.first_page + len(write.pages) > max_pages:
         return (
             f"page writes end at {write.first_page + len(write.pages)}, the table has {max_pages}"

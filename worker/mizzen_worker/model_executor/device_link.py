@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mizzen_worker.contracts.batch import Float32Array, Int32Array
-
-Int64Array = npt.NDArray[np.int64]
+from mizzen_worker.contracts.batch import Float32Array, Int32Array, Int64Array
 
 _RING_SIZE = 2
 

@@ -5,9 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mizzen_worker.contracts.batch import INVALID_TOKEN, NO_TOKEN, StepResult, TokenScores
+from mizzen_worker.contracts.batch import (
+    INVALID_TOKEN,
+    NO_TOKEN,
+    Int64Array,
+    StepResult,
+    TokenScores,
+)
 from mizzen_worker.contracts.errors import DeviceError
-from mizzen_worker.model_executor.device_link import Int64Array, PendingDownload
+from mizzen_worker.model_executor.device_link import PendingDownload
 
 _MAX_INVALID_ROWS = 8
 

@@ -10,17 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mizzen_worker.contracts.batch import (
-    PendingStep,
-    RunnerLimits,
-    ScheduleBatch,
-)
+from mizzen_worker.contracts.batch import Int64Array, PendingStep, RunnerLimits, ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.device_link import (
     DeviceLink,
-    Int64Array,
     StagedStep,
     StepPack,
     link_to,

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from mizzen_worker.contracts.batch import Int32Array, SlotInit
-from mizzen_worker.model_executor.batch_check import has_penalty
-from mizzen_worker.model_executor.device_link import Int64Array, StagedStep, StepPack
+from mizzen_worker.contracts.batch import Int32Array, Int64Array, SlotInit
+from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 
 
 class PenaltyTallies:
@@ -32,7 +31,7 @@ class PenaltyTallies:
     def enter(self, init: SlotInit) -> None:
         """Give a slot its row, or take it back; the device follows in ``reset``."""
         row = int(self._row_by_slot[init.slot])
-        if has_penalty(init.sampling):
+        if init.sampling.has_penalty:
             self._row_by_slot[init.slot] = row or self._take_row()
         elif row:
             self._row_by_slot[init.slot] = 0
@@ -50,7 +49,7 @@ class PenaltyTallies:
     def pack_resets(self, pack: StepPack, inits: Sequence[SlotInit]) -> None:
         """Add what ``reset`` needs: the histories of the requests that enter."""
         entering = [
-            init for init in inits if init.history is not None and has_penalty(init.sampling)
+            init for init in inits if init.history is not None and init.sampling.has_penalty
         ]
         if not entering:
             return

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mizzen_worker.contracts.batch import BoolArray, Float32Array, Int32Array, SlotInit
+from mizzen_worker.contracts.batch import (
+    BoolArray,
+    Float32Array,
+    Int32Array,
+    Int64Array,
+    SlotInit,
+)
 from mizzen_worker.contracts.request import SamplingParams
-from mizzen_worker.model_executor.device_link import Int64Array, StagedStep, StepPack
+from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 from mizzen_worker.model_executor.penalty_tallies import PenaltyTallies
 from mizzen_worker.sampler.sampling_batch import (
     ForbiddenIds,

@@ -18,6 +18,7 @@ from mizzen_worker.contracts.batch import (
     RunnerLimits,
     SlotInit,
 )
+from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 from mizzen_worker.model_executor.penalty_tallies import PenaltyTallies
 from mizzen_worker.sampler.sampler import Sampled
@@ -28,7 +29,7 @@ class SlotState:
 
     def __init__(self, limits: RunnerLimits, device: torch.device) -> None:
         rows = limits.max_slots + 1
-        max_pages = -(-limits.context_length // limits.page_size)
+        max_pages = pages_for_tokens(limits.context_length, page_size=limits.page_size)
         self.page_table = torch.zeros(rows, max_pages, dtype=torch.int32, device=device)
         self.last_tokens = torch.zeros(rows, dtype=torch.int64, device=device)
         self.finished = torch.zeros(rows, dtype=torch.bool, device=device)

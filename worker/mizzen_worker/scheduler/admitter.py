@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.cache.results import Match
+from mizzen_worker.contracts.batch import Int64Array
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.admission import Admitted, Budget, Candidate, chunk_length, decide
 from mizzen_worker.scheduler.policies import Path, depth_first, longest_prefix_first, take_turns
@@ -207,7 +207,7 @@ class Admitter:
             num_output=req.num_output, max_remaining=req.max_tokens - req.num_tokens
         )
 
-    def _num_reserved(self, slots: npt.NDArray[np.int64]) -> int:
+    def _num_reserved(self, slots: Int64Array) -> int:
         """Count pages that the requests in some slots will still take, as predicted."""
         num_tokens, num_output, num_to_come = self._book.lengths(slots)
         final = num_tokens + self._prediction.remaining_of(num_output, num_to_come)
@@ -215,7 +215,7 @@ class Admitter:
         return int(np.maximum(num_pages, 0).sum())
 
 
-def _slot(req: Req) -> npt.NDArray[np.int64]:
+def _slot(req: Req) -> Int64Array:
     slot, _ = req.held()
     return np.array([slot], dtype=np.int64)
 

@@ -9,7 +9,6 @@ import numpy as np
 from mizzen_worker.contracts.batch import ExtendRow, PageWrite, ScheduleBatch, SlotInit
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.scheduler.planner import Plan, PlannedRow
 from mizzen_worker.scheduler.slot_book import SlotBook
 
@@ -56,15 +55,7 @@ def _slot_init(row: PlannedRow, eos_token_ids: tuple[TokenId, ...]) -> SlotInit:
         num_generated_tokens=req.num_output,
         eos_token_ids=() if req.sampling.ignore_eos else eos_token_ids,
         max_tokens=req.max_tokens,
-        history=req.tokens(0, req.num_tokens) if _has_penalty(req.sampling) else None,
-    )
-
-
-def _has_penalty(sampling: SamplingParams) -> bool:
-    return (
-        sampling.repetition_penalty != 1
-        or sampling.frequency_penalty != 0
-        or sampling.presence_penalty != 0
+        history=req.tokens(0, req.num_tokens) if req.sampling.has_penalty else None,
     )
 
 

@@ -8,9 +8,9 @@ import bisect
 from collections import deque
 
 import numpy as np
-import numpy.typing as npt
 
-_Int64Array = npt.NDArray[np.int64]
+from mizzen_worker.contracts.batch import Int64Array
+
 _WINDOW = 256
 _QUANTILE = 0.75
 _UNKNOWN = 256
@@ -24,7 +24,7 @@ class OutputPrediction:
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
         # The same as an array, made when it is asked for.
-        self._array: _Int64Array | None = None
+        self._array: Int64Array | None = None
 
     def observe(self, num_output: int) -> None:
         """Learn the length of an output that ended."""
@@ -44,7 +44,7 @@ class OutputPrediction:
         expected = self._sorted[first_longer + int(num_longer * _QUANTILE)]
         return min(expected - num_output, max_remaining)
 
-    def remaining_of(self, num_output: _Int64Array, max_remaining: _Int64Array) -> _Int64Array:
+    def remaining_of(self, num_output: Int64Array, max_remaining: Int64Array) -> Int64Array:
         """Estimate as ``remaining`` does, for many at once [n]."""
         if not self._sorted:
             return np.minimum(max_remaining, _UNKNOWN)

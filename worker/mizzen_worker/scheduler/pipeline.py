@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mizzen_worker.contracts.batch import (
     INVALID_TOKEN,
     BoolArray,
     Int32Array,
+    Int64Array,
     PendingStep,
     Runner,
     StepResult,
@@ -36,8 +36,6 @@ from mizzen_worker.scheduler.settle import finish_after_last_token
 from mizzen_worker.scheduler.state import SchedulerState
 
 logger = logging.getLogger(__name__)
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

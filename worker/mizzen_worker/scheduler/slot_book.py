@@ -14,11 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mizzen_worker.contracts.batch import BoolArray, Int32Array
+from mizzen_worker.contracts.batch import BoolArray, Int32Array, Int64Array
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.scheduler.req import Req
-
-_Int64Array = npt.NDArray[np.int64]
 
 
 class SlotBook:
@@ -26,14 +24,14 @@ class SlotBook:
 
     def __init__(self, *, max_slots: int) -> None:
         rows = max_slots + 1
-        self.num_kv: _Int64Array = np.zeros(rows, dtype=np.int64)
-        self.num_room: _Int64Array = np.zeros(rows, dtype=np.int64)
+        self.num_kv: Int64Array = np.zeros(rows, dtype=np.int64)
+        self.num_room: Int64Array = np.zeros(rows, dtype=np.int64)
         """Positions that its pages hold."""
-        self._max_kv: _Int64Array = np.zeros(rows, dtype=np.int64)
-        self._num_prompt: _Int64Array = np.zeros(rows, dtype=np.int64)
-        self._num_known: _Int64Array = np.zeros(rows, dtype=np.int64)
+        self._max_kv: Int64Array = np.zeros(rows, dtype=np.int64)
+        self._num_prompt: Int64Array = np.zeros(rows, dtype=np.int64)
+        self._num_known: Int64Array = np.zeros(rows, dtype=np.int64)
         self._is_running: BoolArray = np.zeros(rows, dtype=np.bool_)
-        self._last_step: _Int64Array = np.zeros(rows, dtype=np.int64)
+        self._last_step: Int64Array = np.zeros(rows, dtype=np.int64)
         self._is_decoding: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._needs_cpu_token: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._reqs: npt.NDArray[np.object_] = np.full(rows, None, dtype=np.object_)
@@ -64,7 +62,7 @@ class SlotBook:
         self._reqs[slot] = None
         self.num_kv[slot] = self.num_room[slot] = 0
 
-    def running(self) -> _Int64Array:
+    def running(self) -> Int64Array:
         """List the slots of running requests."""
         return np.flatnonzero(self._is_running)
 
@@ -73,21 +71,21 @@ class SlotBook:
         is_beginner = self._is_running & (self.num_kv <= self._num_known)
         return self.reqs(np.flatnonzero(is_beginner))
 
-    def lengths(self, slots: _Int64Array) -> tuple[_Int64Array, _Int64Array, _Int64Array]:
+    def lengths(self, slots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Count tokens of running requests, those in flight too; output tokens; tokens to come."""
         num_tokens = np.maximum(self._num_known[slots], self.num_kv[slots] + 1)
         num_output = num_tokens - self._num_prompt[slots]
         return num_tokens, num_output, self._max_kv[slots] + 1 - num_tokens
 
-    def due(self) -> _Int64Array:
+    def due(self) -> Int64Array:
         """List decoding slots that have a token to get."""
         return np.flatnonzero(self._is_decoding & (self.num_kv < self._max_kv))
 
-    def short(self, slots: _Int64Array) -> _Int64Array:
+    def short(self, slots: Int64Array) -> Int64Array:
         """List those of ``slots`` whose next position lies beyond their pages."""
         return slots[self.num_kv[slots] >= self.num_room[slots]]
 
-    def has_unknown_input(self, slots: _Int64Array) -> bool:
+    def has_unknown_input(self, slots: Int64Array) -> bool:
         """Tell whether one of ``slots`` needs its last token on the CPU, and it is in flight."""
         is_waiting = self._needs_cpu_token[slots] & (self._last_step[slots] > self._settled_step)
         return bool(is_waiting.any())
@@ -97,7 +95,7 @@ class SlotBook:
         reqs: list[Req] = self._reqs[slots].tolist()
         return reqs
 
-    def are_distinct(self, slots: _Int64Array) -> bool:
+    def are_distinct(self, slots: Int64Array) -> bool:
         """Tell whether no slot is there twice. Cheaper than sorting them."""
         is_there = np.zeros(len(self.num_kv), dtype=np.bool_)
         is_there[slots] = True
