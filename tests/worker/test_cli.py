@@ -1,5 +1,6 @@
 """The command: fast help, verbs of any package, clear refusals, no torch in front processes."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -97,3 +98,19 @@ def test_launcher_does_without_the_web_framework_and_the_sockets_library() -> No
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={"PYTHONPATH": f"{ROOT / 'worker'}"}
     )
+
+
+def test_a_reader_that_has_enough_is_no_failure_to_talk_about() -> None:
+    code = "import sys; from mizzen_worker import cli; sys.exit(cli.main(['completion', 'zsh']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

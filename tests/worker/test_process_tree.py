@@ -83,3 +83,13 @@ def test_a_lone_front_of_a_pod_fails_stop(
 def test_one_gpu_for_several_ranks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give cuda, and each rank takes one"):
         _plan(Role.SERVE, tmp_path, "--data-parallel-size", "2", "--device", "cuda:1")
+
+
+@pytest.mark.parametrize("flag", ["--api-key-file", "--admin-key-file"])
+def test_key_files_are_read_before_anything_starts(tmp_path: Path, flag: str) -> None:
+    keys = tmp_path / "keys"
+    with pytest.raises(ConfigError, match=f"{flag}: .* cannot be read"):
+        _plan(Role.SERVE, tmp_path, flag, str(keys))
+    keys.write_text("short\n")
+    with pytest.raises(ConfigError, match=f"{flag}: key 1 of .* is shorter than 16 characters"):
+        _plan(Role.SERVE, tmp_path, flag, str(keys))

@@ -7,6 +7,7 @@ image that lacks what some verb needs.
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -26,6 +27,9 @@ OWN_VERBS = {
 """This package's verbs, also where it runs from its sources without being installed."""
 
 _OWN_FLAGS = ("--help", "--version")
+
+_STATUS_PIPE_CLOSED = 141
+"""As of a program that SIGPIPE ended."""
 
 _EXAMPLES = """\
 examples:
@@ -100,7 +104,13 @@ def _run(verb: EntryPoint, arguments: list[str]) -> int:
             f"mizzen {verb.name}: needs the package {error.name}, which is not installed here\n"
         )
         return 1
-    status = function(arguments)
+    try:
+        status = function(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read has enough (``| head``); what is left must not fail at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _STATUS_PIPE_CLOSED
     return status if isinstance(status, int) else 0
 
 

@@ -31,6 +31,7 @@ from mizzen_worker.contracts.operator_names import (
 )
 from mizzen_worker.data_parallel.settings import RouterSettings
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
+from mizzen_worker.http_api.access import read_access_keys
 from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.ipc.link import check_address, rank_events_address, replay_address
 from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
@@ -78,6 +79,9 @@ def plan_launch(
             " (`make setup` of a source checkout puts a small one under ~/.cache/mizzen/models)"
         )
         raise ConfigError(msg)
+    if role is not Role.WORKER:
+        http = configuration.group(HttpOptions)
+        read_access_keys(http.api_key_file, http.admin_key_file)  # each front keeps its own
     engine = configuration.group(EngineOptions)
     _check_device(engine)
     if engine.cache_events is not None:

@@ -56,7 +56,11 @@ def drain(arguments: Sequence[str]) -> int:
     """Drain the pod or server on this machine and wait (a pod's preStop)."""
     parser = argparse.ArgumentParser(
         prog="mizzen drain",
-        description="Refuse new work, hand live requests back or finish them, and wait for that.",
+        description=(
+            "Refuse new work, hand live requests back or finish them, and wait for that. Its\n"
+            "processes end with it; what is left answers probes until SIGTERM."
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--mode", choices=DRAIN_MODES, default=DRAIN_MODES[0])
     parser.add_argument("--deadline-s", type=float, default=25.0, metavar="SECONDS")
@@ -140,4 +144,8 @@ def _print_configuration(configuration: Configuration) -> int:
 def _shown(value: object) -> str:
     if value is None:
         return _ABSENT
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
     return ",".join(value) if isinstance(value, tuple) else str(value)

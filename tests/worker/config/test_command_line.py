@@ -7,6 +7,7 @@ import pytest
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.completion import SHELLS, completion_script
 from mizzen_worker.config.env import read_pod_environment
+from mizzen_worker.config.foreign_names import FOREIGN_TO_OWN
 from mizzen_worker.config.groups import EngineOptions, HttpOptions, ModelOptions, WireOptions
 from mizzen_worker.config.options import OPTIONS, Role, options_of
 from mizzen_worker.config.resolve import Configuration
@@ -49,6 +50,11 @@ def test_groups_of_other_roles_have_defaults() -> None:
             ["m", "--kv-token", "5"],
             "--kv-token is no flag of mizzen serve; did you mean --kv-tokens?",
         ),
+        (
+            ["m", "--tp", "2"],
+            "--tp is no flag of mizzen serve; did you mean --tensor-parallel-size?",
+        ),
+        (["m", "--max-model-len=9"], "did you mean --context-length?"),
         (["m", "--listen", "tcp://a:1"], "--listen is no flag of mizzen serve"),
         (["m", "--drain-deadline", "-1"], "it must be 0 seconds or more"),
         (["m", "n"], "one MODEL only: 'n' is too many"),
@@ -65,10 +71,17 @@ def test_wrong_flags_are_one_sentence(arguments: list[str], sentence: str) -> No
     assert "\n" not in str(raised.value)
 
 
+def test_names_of_other_servers_lead_to_options_and_are_none() -> None:
+    keys = {option.key for option in OPTIONS}
+    assert set(FOREIGN_TO_OWN.values()) <= keys
+    assert not keys & set(FOREIGN_TO_OWN)
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
         ("kv-token: 5", "'kv-token' is no option of serve; did you mean kv-tokens?"),
+        ("dp-size: 2", "did you mean data-parallel-size?"),
         ("kv-tokens: lots", "--kv-tokens: 'lots' cannot be used (in file"),
         ("- a", "holds no options"),
         ("kv-tokens: {a: 1}", "kv-tokens is {'a': 1}"),

@@ -36,8 +36,8 @@ def test_a_key_opens_its_gate(gate: Gate, headers: dict[str, str]) -> None:
     ("gate", "headers", "sentence"),
     [
         (Gate.API, {}, "needs an API key and the request brings none"),
-        (Gate.API, bearer("d" * 20), "brings another"),
-        (Gate.API, bearer(API[:-1]), "brings another"),
+        (Gate.API, bearer("d" * 20), "brings a wrong one"),
+        (Gate.API, bearer(API[:-1]), "brings a wrong one"),
         (Gate.API, {"authorization": f"Basic {API}"}, "brings none"),
         (Gate.ADMIN, bearer(API), "needs the admin key"),
         (Gate.ADMIN, {}, "brings none"),

@@ -22,7 +22,7 @@ CASES: tuple[Case, ...] = (
     (CHAT, {"model": "x" * 99_999, "messages": USER}, 404, "model", "model a string of 99999"),
     (CHAT, {"max_tokens": 10**200}, 400, "max_tokens", "max_tokens is a number of 201 digits"),
     (CHAT, {"model": 5, "messages": USER}, 400, "model", "model is 5: input should be a valid"),
-    (CHAT, {"messages": []}, 400, "messages", "at least 1 item"),
+    (CHAT, {"messages": []}, 400, "messages", "messages is []; give at least one entry"),
     (CHAT, {"messages": [{"role": "king"}]}, 400, "messages[0].role", "'king'"),
     (CHAT, {"messages": [{"content": "a"}]}, 400, "messages[0].role", "is missing"),
     (
@@ -105,7 +105,7 @@ CASES: tuple[Case, ...] = (
     (COMPLETIONS, {"prompt": ""}, 400, "prompt", "has no tokens"),
     (COMPLETIONS, {"prompt": "x" * 600}, 400, "prompt", "shorten the prompt"),
     (COMPLETIONS, {"prompt": [5, 9999]}, 400, "prompt", "prompt[1] is 9999"),
-    (COMPLETIONS, {"prompt": []}, 400, "prompt", "at least 1 item"),
+    (COMPLETIONS, {"prompt": []}, 400, "prompt", "prompt is []; give at least one entry"),
     (COMPLETIONS, {"prompt": "a", "best_of": 3}, 400, "best_of", "best_of is 3 and n is 1"),
     (COMPLETIONS, {"prompt": "a", "suffix": "b"}, 400, "suffix", "does not serve"),
     (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens", "asks for nothing"),
@@ -176,6 +176,42 @@ CASES: tuple[Case, ...] = (
         400,
         "sampling_params.max_tokens",
         "is no parameter of this route; did you mean sampling_params.max_new_tokens?",
+    ),
+    *(
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {}, name: 3},
+            400,
+            name,
+            f"{name} stands outside of sampling_params; give sampling_params.{meant}",
+        )
+        for name, meant in (
+            ("max_new_tokens", "max_new_tokens"),
+            ("max_tokens", "max_new_tokens"),
+            ("n", "n"),
+            ("seed", "sampling_seed"),
+        )
+    ),
+    (
+        "/generate",
+        {"text": "a", "sampling_params": {"timeout_s": 3}},
+        400,
+        "sampling_params.timeout_s",
+        "stands inside of sampling_params; give timeout_s beside it",
+    ),
+    (
+        "/generate",
+        {"text": "a", "sampling_params": {"seed": 3}},
+        400,
+        "sampling_params.seed",
+        "did you mean sampling_params.sampling_seed?",
+    ),
+    (
+        "/flush_cache",
+        {},
+        404,
+        None,
+        "is no route of this server; start it with --admin-key-file, or use its admin port",
     ),
     ("/v1/nothing", {}, 404, None, "is no route of this server"),
     ("/v1/models", {}, 405, None, "does not take POST"),
@@ -281,5 +317,19 @@ def test_long_bodies_are_413(tmp_path: Path, *, is_declared: bool) -> None:
                 answer = await client.post(CHAT, content=content)
             assert answer.status_code == 413
             assert "exceeds 10000 bytes" in answer.json()["error"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_answers_and_refusals_name_the_request_for_the_clients_of_both_vendors(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            good = {"text": "a", "sampling_params": {"max_new_tokens": 1}}
+            for body in (good, {**good, "stream": True}, {}):
+                answer = await client.post("/generate", json=body, headers={"X-Request-Id": "mine"})
+                for name in ("x-request-id", "request-id"):
+                    assert answer.headers.get_list(name) == ["mine"], body
 
     asyncio.run(scenario())

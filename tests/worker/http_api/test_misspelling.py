@@ -32,6 +32,8 @@ def test_fields_of_other_servers_and_our_own_are_left_alone(
         ("min_new_tokens", "min_tokens"),
         ("stop_token_id", "stop_token_ids"),
         ("repeat_penalty", "repetition_penalty"),
+        ("sampling_seed", "seed"),
+        ("stop_sequences", "stop"),
     ],
 )
 def test_what_is_nearly_ours_is_refused_with_what_was_meant(name: str, meant: str) -> None:

@@ -97,7 +97,8 @@ def _choice(
 OPTIONS: tuple[Option, ...] = (
     _option(
         names.FLAG_MODEL, ModelOptions, parse.path, None,
-        "model to serve: a folder with safetensors and tokenizer.json, or a .gguf file",
+        "model to serve: a .gguf file, or a folder that holds one, or that holds safetensors and"
+        " tokenizer.json",
         metavar="PATH", is_required=True,
     ),
     _option(
@@ -135,12 +136,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _option(
         "--api-key-file", HttpOptions, parse.text, None,
-        "file of keys, one a line, of which clients need one; nobody needs a key when left out",
+        "file of keys, one a line, 16 characters or longer, of which clients need one; nobody needs"
+        " a key when left out",
         roles=_FRONT, metavar="PATH",
     ),
     _option(
         "--admin-key-file", HttpOptions, parse.text, None,
-        "file of keys for administrative routes of the public port, which are absent without it",
+        "such a file for administrative routes of the public port, which are absent without it; its"
+        " keys open everything",
         roles=_FRONT, metavar="PATH",
     ),
     _option(

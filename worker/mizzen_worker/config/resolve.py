@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from mizzen_worker.config.foreign_names import FOREIGN_TO_OWN
 from mizzen_worker.config.groups import (
     AdminOptions,
     EngineOptions,
@@ -71,7 +72,10 @@ def resolve(
 
 def did_you_mean(word: str, known: set[str] | frozenset[str]) -> str:
     """Give the end of a sentence that suggests what was meant."""
-    close = difflib.get_close_matches(word, sorted(known), n=1)
+    name = word.lstrip("-")
+    own = FOREIGN_TO_OWN.get(name)
+    same = None if own is None else word.removesuffix(name) + own
+    close = [same] if same in known else difflib.get_close_matches(word, sorted(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -16,6 +16,7 @@ from mizzen_worker.http_api.refusals import AccessError
 
 MIN_KEY_CHARS = 16
 _BEARER = "bearer "
+_HEADERS = "Authorization: Bearer KEY, or X-Api-Key: KEY"
 
 
 class Gate(enum.Enum):
@@ -46,9 +47,17 @@ class AccessKeys:
             if is_admin or (gate is Gate.API and _is_any(given, self.api)):
                 return
         what = "the admin key" if gate is Gate.ADMIN else "an API key"
-        fault = "brings none" if given is None else "brings another"
-        msg = f"this route needs {what} and the request {fault}; send Authorization: Bearer KEY"
+        fault = "brings none" if given is None else "brings a wrong one"
+        msg = f"this route needs {what} and the request {fault}; send {_HEADERS}"
         raise AccessError(msg)
+
+
+def read_access_keys(api_key_file: str | None, admin_key_file: str | None) -> AccessKeys:
+    """Read the key files that the flags name; raises ``ConfigError``."""
+    return AccessKeys(
+        api=read_keys(api_key_file, flag="--api-key-file"),
+        admin=read_keys(admin_key_file, flag="--admin-key-file"),
+    )
 
 
 def read_keys(path: str | None, *, flag: str) -> tuple[bytes, ...]:

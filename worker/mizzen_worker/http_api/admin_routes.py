@@ -9,7 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mizzen_worker.contracts.admin_paths import PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO
+from mizzen_worker.contracts.admin_paths import (
+    PATH_ABORT,
+    PATH_FLUSH,
+    PATH_GET_SERVER_INFO,
+    PATH_SERVER_INFO,
+)
 from mizzen_worker.contracts.errors import RequestError, UnavailableError
 from mizzen_worker.contracts.messages import ControlVerb, Reply
 from mizzen_worker.http_api.access import Gate
@@ -111,7 +116,7 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 gate=Gate.ADMIN,
                 answers=(ServerInfo,),
             )
-            for path in ("/get_server_info", PATH_SERVER_INFO)
+            for path in (PATH_GET_SERVER_INFO, PATH_SERVER_INFO)
         ),
     ]
 

@@ -1,5 +1,6 @@
 """Owns bytes of a request body → a checked model, and JSON answers; owns no meaning of fields."""
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mizzen_worker.contracts.errors import RequestError
-from mizzen_worker.http_api.misspelling import refuse_misspelt
+from mizzen_worker.http_api.misspelling import refuse_misplaced, refuse_misspelt
 from mizzen_worker.http_api.refusals import MediaTypeError
 from mizzen_worker.http_api.unserved import refuse_unserved
 from mizzen_worker.http_api.validation import sentence_of, shown
@@ -20,8 +21,13 @@ _MAX_DEPTH = 64
 """Nesting of JSON; templates and checks walk through it by recursion."""
 
 
-async def read_body(request: Request, kind: type[Body]) -> tuple[dict[str, Any], Body]:
-    """Give the raw object and the checked one; raises ``RequestError`` with one sentence."""
+async def read_body(
+    request: Request, kind: type[Body], *, inner: Collection[str] = ()
+) -> tuple[dict[str, Any], Body]:
+    """Give the raw object and the checked one; raises ``RequestError`` with one sentence.
+
+    ``inner``: names of fields of an object ``sampling_params`` in the body.
+    """
     _check_media_type(request.headers.get("content-type"))
     payload = await request.body()
     try:
@@ -35,6 +41,7 @@ async def read_body(request: Request, kind: type[Body]) -> tuple[dict[str, Any],
     if _is_deeper(raw, _MAX_DEPTH):
         msg = f"the body is nested deeper than {_MAX_DEPTH}; send a flatter one"
         raise RequestError(msg)
+    refuse_misplaced(raw, kind.model_fields, inner)
     refuse_misspelt(raw, kind.model_fields)
     refuse_unserved(raw, served=kind.model_fields)
     try:

@@ -10,6 +10,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from mizzen_worker.contracts.admin_paths import (
+    PATH_ABORT,
+    PATH_FLUSH,
+    PATH_GET_SERVER_INFO,
+    PATH_SERVER_INFO,
+)
 from mizzen_worker.contracts.errors import (
     InterruptedRequestError,
     OverloadedError,
@@ -176,15 +182,18 @@ def _headers(error: Exception, status: int) -> dict[str, str]:
     return headers
 
 
+_ADMIN_PATHS = frozenset({PATH_ABORT, PATH_FLUSH, PATH_GET_SERVER_INFO, PATH_SERVER_INFO})
+
+
 def answer_of_status(status: int, *, method: str, path: str) -> ErrorAnswer:
     """Give the answer to a request that no route takes."""
     code: str | None = None
     message = f"status {status}"
     if status == 404:
-        code, message = (
-            "unknown_url",
-            f"{path} is no route of this server; /openapi.json lists what is served",
-        )
+        remedy = "/openapi.json lists what is served"
+        if path in _ADMIN_PATHS:
+            remedy = "start it with --admin-key-file, or use its admin port"
+        code, message = "unknown_url", f"{path} is no route of this server; {remedy}"
     if status == 405:
         code, message = "method_not_allowed", f"{path} does not take {method}"
     return ErrorAnswer(status=status, kind=_INVALID, code=code, message=message)

@@ -1,7 +1,8 @@
 """Owns telling a misspelt field of a body from one that is merely not ours. Pure.
 
 A field nobody knows is ignored, as OpenAI's API does; one that is nearly a known name was meant to
-change the answer, and is refused with what was probably meant. Owns no meaning of fields.
+change the answer, and is refused with what was probably meant; so is one in the wrong place or by
+another API's name. Owns no meaning of fields.
 """
 
 import difflib
@@ -25,14 +26,43 @@ _OF_OTHER_SERVERS = frozenset(
 """Real names of others that clients send; ignored, though some look like ours."""
 
 
+_SAME_MEANING = {
+    "seed": "sampling_seed",
+    "sampling_seed": "seed",
+    "stop_sequences": "stop",
+    "stop": "stop_sequences",
+    "max_tokens": "max_new_tokens",
+    "max_new_tokens": "max_tokens",
+    "max_completion_tokens": "max_new_tokens",
+}
+"""Names of one API to what another calls the same."""
+
+
 def refuse_misspelt(names: Iterable[str], served: Collection[str], *, prefix: str = "") -> None:
     """Raise ``RequestError`` for the first unknown name that is close to a known one."""
     known = {*served, *NEUTRAL_VALUES}
     unknown = [name for name in names if name not in known and name not in _OF_OTHER_SERVERS]
     for name in unknown[:_MAX_LOOKED_AT]:
-        if len(name) > _MAX_NAME_CHARS:
-            continue
-        close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=_CUTOFF)
-        if close:
-            msg = f"{prefix}{name} is no parameter of this route; did you mean {prefix}{close[0]}?"
+        meant = _meant(name, known)
+        if meant is not None:
+            msg = f"{prefix}{name} is no parameter of this route; did you mean {prefix}{meant}?"
             raise RequestError(msg, field=f"{prefix}{name}")
+
+
+def refuse_misplaced(names: Iterable[str], served: Collection[str], inner: Collection[str]) -> None:
+    """Raise ``RequestError`` for the first name that only ``sampling_params`` has."""
+    for name in names:
+        meant = name if name in inner else _SAME_MEANING.get(name)
+        if name not in served and meant in inner:
+            msg = f"{name} stands outside of sampling_params; give sampling_params.{meant}"
+            raise RequestError(msg, field=name)
+
+
+def _meant(name: str, known: Collection[str]) -> str | None:
+    same = _SAME_MEANING.get(name)
+    if same in known:
+        return same
+    if len(name) > _MAX_NAME_CHARS:
+        return None
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=_CUTOFF)
+    return close[0] if close else None

@@ -39,7 +39,7 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
     """Make the routes of one engine."""
 
     async def generate(request: Request) -> Response:
-        raw, body = await read_body(request, GenerateRequest)
+        raw, body = await read_body(request, GenerateRequest, inner=NativeSampling.model_fields)
         _check_sampling_names(raw)
         timeout_s = timeout_of(body, request.headers)
         prompts, is_batch = await _prompts(engine, body)
@@ -104,6 +104,10 @@ def _check_sampling_names(raw: dict[str, Any]) -> None:
     every = given if isinstance(given, list) else [given]
     samplings = [one for one in every if isinstance(one, dict)]
     names = dict.fromkeys(name for one in samplings for name in one)
+    for name in names:
+        if name in GenerateRequest.model_fields:
+            msg = f"{_PREFIX}{name} stands inside of sampling_params; give {name} beside it"
+            raise RequestError(msg, field=f"{_PREFIX}{name}")
     refuse_misspelt(names, NativeSampling.model_fields, prefix=_PREFIX)
     for one in samplings:
         refuse_unserved(one, served=NativeSampling.model_fields, prefix=_PREFIX)

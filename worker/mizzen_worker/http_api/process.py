@@ -16,7 +16,7 @@ import uvloop
 
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import Control
-from mizzen_worker.http_api.access import AccessKeys, read_keys
+from mizzen_worker.http_api.access import AccessKeys, read_access_keys
 from mizzen_worker.http_api.app import create_app
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
 from mizzen_worker.http_api.front_control import FrontControl
@@ -72,10 +72,7 @@ def main() -> None:
 
 def _run(settings: FrontSettings, link: ParentLink, wishes: Wishes) -> None:
     http = settings.http
-    keys = AccessKeys(
-        api=read_keys(http.api_key_file, flag="--api-key-file"),
-        admin=read_keys(http.admin_key_file, flag="--admin-key-file"),
-    )
+    keys = read_access_keys(http.api_key_file, http.admin_key_file)
     listener = socket.socket(fileno=settings.http_fd)
     link.report(Report(state="starting", num_beats=0))
     loaded = _Loaded(vocabulary=load_vocabulary(Path(settings.model)), keys=keys)

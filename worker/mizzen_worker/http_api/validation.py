@@ -40,6 +40,8 @@ def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
                 f"{field or 'the body'} is {shown(value)}; it must be a JSON object",
                 field=field or None,
             )
+        case "too_short":
+            return RequestError(f"{field} is {shown(value)}; give at least one entry", field=field)
         case "value_error":
             reason = str(first.get("ctx", {}).get("error", first["msg"]))
             return RequestError(f"{field}: {reason}", field=field)

@@ -26,6 +26,9 @@ from mizzen_worker.supervision.pod_control import Answer, PodControl
 _MAX_DEADLINE_S = 86_400.0
 _MAX_BODY_BYTES = 64 * 1024
 _POST_PATHS = frozenset({PATH_DRAIN, PATH_ABORT, PATH_FLUSH})
+_GET_PATHS = frozenset({PATH_LIVE, PATH_READY, PATH_STARTUP, PATH_METRICS, PATH_SERVER_INFO})
+_PATHS = _POST_PATHS | _GET_PATHS
+_LIST = ", ".join(sorted(_PATHS))
 _TEXT, _JSON = b"text/plain; charset=utf-8", b"application/json"
 
 Message = MutableMapping[str, Any]
@@ -73,6 +76,8 @@ def admin_app(
             status, text = 405, f"{path} takes POST only\n"
         elif path == PATH_DRAIN:
             status, text = await _drain(pod, scope["query_string"], default_deadline_s)
+        elif path not in _PATHS:
+            status, text = 404, f"{path} is no route of the admin port; it has {_LIST}\n"
         elif path not in _POST_PATHS and method not in {"GET", "HEAD"}:
             status, text = 405, f"{path} takes GET only\n"
         elif path in {PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO}:
@@ -140,8 +145,6 @@ def _probe(health: PodHealth, path: str) -> tuple[int, str]:
         PATH_READY: health.why_not_ready,
         PATH_STARTUP: health.why_not_started,
     }
-    if path not in path_to_reason:
-        return 404, f"{path} is no route of the admin port\n"
     reason = path_to_reason[path]
     return (200, "ok\n") if reason is None else (503, f"{reason}\n")
 
