@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from tests.worker.kernels.native_harness import EVERY_INSTRUCTION_SET
+from tests.worker.model_executor.tiny_models import EVERY_DEVICE
 
+from mizzen_worker.attention import torch_native
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.attention.torch_reference import TorchReferenceAttention
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
@@ -97,7 +99,7 @@ def facts_of(heads: Heads, architecture: Architecture) -> ModelFacts:
     )
 
 
-def pool_of(heads: Heads, dtype: torch.dtype) -> DevicePool:
+def pool_of(heads: Heads, dtype: torch.dtype, device: torch.device = CPU) -> DevicePool:
     shape = PoolShape(
         num_layers=2,
         num_pages=NUM_POSITIONS // heads.page_size,
@@ -105,7 +107,7 @@ def pool_of(heads: Heads, dtype: torch.dtype) -> DevicePool:
         num_kv_heads=heads.num_kv_heads,
         head_dim=heads.head_dim,
     )
-    pool = DevicePool(shape, dtype, CPU)
+    pool = DevicePool(shape, dtype, device)
     for layer in range(2):
         generator = torch.Generator().manual_seed(layer)
         for tensor in (pool.keys(layer), pool.values(layer)):
@@ -151,10 +153,11 @@ def eager(
     architecture: Architecture = LLAMA,
 ) -> Forward:
     facts = facts_of(heads, architecture)
-    prepare = TorchWeightPreparer(torch.float32, CPU)
+    device = pool.keys(0).device
+    prepare = TorchWeightPreparer(torch.float32, device)
     model = DenseDecoder(architecture, facts, RandomSource(), prepare)
     attention = TorchReferenceAttention(pool) if is_reference else TorchNativeAttention(pool)
-    return EagerForward(model, pool, attention, rotary_table(facts.rotary, CONTEXT), EPS)
+    return EagerForward(model, pool, attention, rotary_table(facts.rotary, CONTEXT).to(device), EPS)
 
 
 def native(
@@ -180,7 +183,18 @@ BATCHES = {
     "prompt behind a prefix": [(70, 23)],
     "long decode rows in splits": [(255, 1), (256, 1), (600, 1), (3, 1)],
     "mixed": [(0, 19), (64, 5), (300, 1), (12, 1)],
+    "one new token before a longer row": [(33, 1), (0, 9), (100, 1), (0, 1), (250, 1)],
 }
+
+
+def on(device: torch.device, batch: ForwardBatch) -> ForwardBatch:
+    """The same batch elsewhere."""
+    tensors = {
+        field.name: getattr(batch, field.name).to(device)
+        for field in dataclasses.fields(batch)
+        if isinstance(getattr(batch, field.name), torch.Tensor)
+    }
+    return dataclasses.replace(batch, **tensors)
 
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize(
@@ -189,14 +203,37 @@ EVERY_ARCHITECTURE = pytest.mark.parametrize(
 
 
 @EVERY_ARCHITECTURE
+@EVERY_DEVICE
 @pytest.mark.parametrize("heads", SHAPES, ids=str)
 @pytest.mark.parametrize("name", sorted(BATCHES))
-def test_torch_native_equals_reference(heads: Heads, name: str, architecture: Architecture) -> None:
-    batch = batch_of(heads, BATCHES[name])
-    pools = [pool_of(heads, torch.float32) for _ in range(2)]
+def test_torch_native_equals_reference(
+    heads: Heads, name: str, architecture: Architecture, device: str
+) -> None:
+    batch, own = batch_of(heads, BATCHES[name]), torch.device(device)
+    pools = [pool_of(heads, torch.float32, place) for place in (CPU, own)]
     reference = eager(heads, pools[0], is_reference=True, architecture=architecture)
-    found = eager(heads, pools[1], architecture=architecture).run(batch)
+    found = eager(heads, pools[1], architecture=architecture).run(on(own, batch)).cpu()
     torch.testing.assert_close(found, reference.run(batch), rtol=1e-4, atol=1e-4)
+
+
+@EVERY_ARCHITECTURE
+@EVERY_DEVICE
+def test_decode_rows_in_several_calls_equal_one_call(
+    architecture: Architecture, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads, own = SHAPES[1], torch.device(device)
+    rows = [(start, 1) for start in (40, 3, 200, 40, 0, 71, 199, 9)]
+    batch = on(own, batch_of(heads, rows))
+
+    def run() -> torch.Tensor:
+        return eager(heads, pool_of(heads, torch.float32, own), architecture=architecture).run(
+            batch
+        )
+
+    whole = run()
+    for bound in (1, 205, 450):
+        monkeypatch.setattr(torch_native, "_MAX_GATHERED_POSITIONS", bound)
+        torch.testing.assert_close(run(), whole, rtol=1e-5, atol=1e-5)
 
 
 @EVERY_ARCHITECTURE

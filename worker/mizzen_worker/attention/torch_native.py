@@ -1,12 +1,13 @@
 """Owns attention through torch's scaled-dot-product kernels, the default without native kernels.
 
-Rows with one new token are batched by padded length; longer rows run one after the other.
+The last rows of a step, those with one new token, are batched by length; rows before them run one
+after the other. What the device already has (positions, slots, pages) is never brought to it a
+second time, so that nothing here waits for it: both sides sort the same rows by the same lengths.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mizzen_worker.attention.base import StepAttention
@@ -44,51 +45,58 @@ def _extend_part(batch: ForwardBatch, row: int, window: int | None) -> _Part:
     return _Part(tokens=tokens[None], locations=locations[None], mask=mask[None, None])
 
 
-def _decode_part(batch: ForwardBatch, rows: list[int], window: int | None) -> _Part:
-    """Columns are counted from each row's first visible position."""
-    device = batch.page_table.device
-    starts, lengths = _visible(batch, window)
-    first = torch.from_numpy(starts[rows]).to(device)[:, None]
-    counts = torch.from_numpy((lengths - starts)[rows]).to(device)[:, None]
-    index = torch.arange(int((lengths - starts)[rows].max()), device=device)[None, :]
-    mask = index < counts
-    positions = torch.where(mask, first + index, 0)
-    slots = batch.row_slots[rows]
-    pages = batch.page_table[slots[:, None], positions // batch.page_size].long()
+def _decode_part(
+    batch: ForwardBatch, rows: torch.Tensor, num_visible: int, window: int | None
+) -> _Part:
+    """``rows`` [n] on the device, the longest of which sees ``num_visible`` positions.
+
+    Columns are counted from each row's first visible position.
+    """
+    tokens = rows + (batch.num_tokens - batch.num_rows)
+    last = batch.positions[tokens][:, None]
+    first = torch.zeros_like(last) if window is None else (last - (window - 1)).clamp(min=0)
+    index = first + torch.arange(num_visible, device=rows.device)[None, :]
+    mask = index <= last
+    positions = torch.where(mask, index, 0)
+    slots = batch.row_slots[rows][:, None]
+    pages = batch.page_table[slots, positions // batch.page_size].long()
     locations = torch.where(mask, pages * batch.page_size + positions % batch.page_size, 0)
-    tokens = torch.from_numpy(batch.row_starts[:-1][rows]).to(device).long()
     return _Part(tokens=tokens[:, None], locations=locations, mask=mask[:, None, None])
 
 
-def _visible(
-    batch: ForwardBatch, window: int | None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """First visible position of each row's last token, and each row's length."""
-    lengths = batch.row_lengths.astype(np.int64)
-    starts = np.zeros_like(lengths) if window is None else np.maximum(lengths - window, 0)
-    return starts, lengths
-
-
-def _decode_groups(batch: ForwardBatch, rows: list[int], window: int | None) -> list[list[int]]:
-    """Rows that see similarly many positions together, each group within the bound."""
-    starts, lengths = _visible(batch, window)
-    counts = lengths - starts
-    groups: list[list[int]] = []
-    for row in sorted(rows, key=lambda row: -int(counts[row])):
-        longest = int(counts[groups[-1][0]]) if groups else 0
-        if groups and (len(groups[-1]) + 1) * longest <= _MAX_GATHERED_POSITIONS:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
+def _decode_groups(lengths: list[int]) -> list[slice]:
+    """Neighbours among rows of falling length, each group within the bound."""
+    groups: list[slice] = []
+    first = 0
+    for index in range(1, len(lengths) + 1):
+        is_full = (index - first + 1) * lengths[first] > _MAX_GATHERED_POSITIONS
+        if index == len(lengths) or is_full:
+            groups.append(slice(first, index))
+            first = index
     return groups
 
 
+def _decode_parts(batch: ForwardBatch, first_row: int, window: int | None) -> list[_Part]:
+    """Rows from ``first_row``: one new token each, the last of its row."""
+    lengths = batch.row_lengths[first_row:]
+    if not len(lengths):
+        return []
+    positions = batch.positions[batch.num_tokens - len(lengths) :]
+    order = torch.sort(positions, descending=True, stable=True).indices + first_row
+    falling = -np.sort(-lengths)
+    visible = (falling if window is None else np.minimum(falling, window)).tolist()
+    return [
+        _decode_part(batch, order[group], visible[group.start], window)
+        for group in _decode_groups(visible)
+    ]
+
+
 def _parts(batch: ForwardBatch, window: int | None) -> list[_Part]:
-    counts = batch.row_starts[1:] - batch.row_starts[:-1]
-    single = [row for row in range(batch.num_rows) if counts[row] == 1]
-    parts = [_extend_part(batch, row, window) for row in range(batch.num_rows) if counts[row] > 1]
-    groups = _decode_groups(batch, single, window)
-    return parts + [_decode_part(batch, rows, window) for rows in groups]
+    counts = np.diff(batch.row_starts)
+    longer = np.flatnonzero(counts > 1)
+    num_extending = int(longer[-1]) + 1 if len(longer) else 0
+    parts = [_extend_part(batch, row, window) for row in range(num_extending)]
+    return parts + _decode_parts(batch, num_extending, window)
 
 
 class _NativeStep:

@@ -48,5 +48,6 @@ class ForwardBatch:
         """[row length] int64 device: where the KV of each position of a row lies."""
         length = int(self.row_lengths[row])
         index = torch.arange(length, device=self.page_table.device)
-        pages = self.page_table[self.row_slots[row], index // self.page_size].long()
+        # A slice: torch asks the device for the value of an index without dimensions.
+        pages = self.page_table[self.row_slots[row : row + 1], index // self.page_size].long()
         return pages * self.page_size + index % self.page_size
