@@ -15,7 +15,8 @@ from mizzen_worker.model_executor.model_runner import ModelRunner
 class ScriptedForward:
     """Random logits by (token, position)."""
 
-    def __init__(self, vocab_size: int, spread: float = 2.0) -> None:
+    def __init__(self, vocab_size: int, spread: float = 2.0, device: str = "cpu") -> None:
+        self._device = device
         generator = np.random.default_rng(12)
         self._by_token = generator.normal(0, spread, (vocab_size, vocab_size)).astype(np.float32)
         self._by_position = generator.normal(0, spread, (64, vocab_size)).astype(np.float32)
@@ -34,14 +35,14 @@ class ScriptedForward:
         wanted = batch.sampled_tokens.tolist()
         self.num_logits.append(len(wanted))
         rows = np.searchsorted(batch.row_starts, wanted, side="right") - 1
-        slots = batch.row_slots[torch.from_numpy(rows)].tolist()
+        slots = batch.row_slots.cpu()[torch.from_numpy(rows)].tolist()
         logits = np.zeros((len(wanted), self._by_token.shape[1]), dtype=np.float32)
         for index, (token, slot) in enumerate(zip(wanted, slots, strict=True)):
             position = int(batch.positions[token])
             logits[index] = self.expected(int(batch.token_ids[token]), position)
             if slot in self.spoiled_slots or int(batch.token_ids[token]) in self.spoiling_tokens:
                 logits[index, 3] = np.nan
-        return torch.from_numpy(logits)
+        return torch.from_numpy(logits).to(self._device)
 
 
 def scripted_runner(
@@ -49,6 +50,7 @@ def scripted_runner(
     max_slots: int = 8,
     context_length: int = 256,
     num_pages: int | None = None,
+    device: str = "cpu",
 ) -> tuple[ModelRunner, ScriptedForward]:
     """A real runner on a scripted forward."""
     limits = RunnerLimits(
@@ -58,5 +60,5 @@ def scripted_runner(
         context_length=context_length,
         vocab_size=vocab_size,
     )
-    forward = ScriptedForward(vocab_size)
-    return ModelRunner(forward, limits, torch.device("cpu")), forward
+    forward = ScriptedForward(vocab_size, device=device)
+    return ModelRunner(forward, limits, torch.device(device)), forward

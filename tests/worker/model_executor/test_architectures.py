@@ -1,15 +1,15 @@
 """Every architecture equals transformers, logits and greedy tokens, through the real runner.
 
 Cold, with a warm prefix, cut at every place of the prompt, beside strangers; pages of 1 and 16;
-plain torch and native kernels. bfloat16 follows the equality rule: tokens are equal, or first
-differ where the float32 reference's two best logits are closer than ``NEAR_TIE``.
+plain torch on CPU and GPU, native kernels. bfloat16 follows the equality rule: tokens are equal,
+or first differ where the float32 reference's two best logits are closer than ``NEAR_TIE``.
 """
 
 import pytest
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import (
-    BACKENDS,
+    EVERY_BACKEND,
     VARIANTS,
     LogitsRecorder,
     Tiny,
@@ -18,7 +18,6 @@ from tests.worker.model_executor.tiny_models import (
     save_tiny,
 )
 
-from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import ComputeType
 
 NEAR_TIE = 0.4
@@ -27,19 +26,6 @@ three layers add such errors up."""
 
 EVERY_VARIANT = pytest.mark.parametrize("tiny", sorted(VARIANTS), indirect=True)
 EVERY_PAGE_SIZE = pytest.mark.parametrize("page_size", [1, 16])
-EVERY_BACKEND = pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                name != "torch" and not INSTRUCTION_SETS,
-                reason="missing: the native extension (make setup builds it)",
-            ),
-        )
-        for name in BACKENDS
-    ],
-)
 
 
 @pytest.fixture(scope="session")

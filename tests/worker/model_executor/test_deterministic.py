@@ -12,6 +12,8 @@ from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, gree
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import (
     ARCHITECTURES,
+    ON_CUDA,
+    TORCH_BACKENDS,
     LogitsRecorder,
     load_tiny,
     save_tiny,
@@ -27,6 +29,7 @@ EVERY_BACKEND = pytest.mark.parametrize(
     "backend",
     [
         "torch",
+        ON_CUDA,
         *(
             pytest.param(
                 name,
@@ -45,9 +48,9 @@ SHARED = random_prompt(100, 70)
 
 def prompts_of(backend: str) -> list[list[int]]:
     """Some share a prefix; on native kernels some cross the borders of tiles and blocks."""
-    lengths = (3, 17, 41) if backend == "torch" else (3, 63, 255, 258, 390)
+    lengths = (3, 17, 41) if backend in TORCH_BACKENDS else (3, 63, 255, 258, 390)
     own = [random_prompt(seed, length) for seed, length in enumerate(lengths)]
-    shared = SHARED[: 24 if backend == "torch" else 70]
+    shared = SHARED[: 24 if backend in TORCH_BACKENDS else 70]
     return [*own, shared + random_prompt(7, 9), shared + random_prompt(8, 2)]
 
 
@@ -138,7 +141,7 @@ def test_logits_depend_on_the_request_alone(folders, variant: str, backend: str)
     )
     prompts = prompts_of(backend)
     expected = [run.alone(prompt) for prompt in prompts]
-    if backend != "torch":
+    if backend not in TORCH_BACKENDS:
         check_other_threads(folders[variant], backend, kind, prompts[-3:], expected[-3:])
     for seed in range(count(check=2, full=12)):
         for (ids, logits), (found_ids, found) in zip(

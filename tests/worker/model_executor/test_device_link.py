@@ -133,7 +133,7 @@ PARAMS = [
 ]
 
 
-def _entering_batch(params: list[SamplingParams]) -> ScheduleBatch:
+def entering_batch(params: list[SamplingParams]) -> ScheduleBatch:
     prompts = [Driven(slot, [slot, 2, 3], sampling) for slot, sampling in enumerate(params, 1)]
     return ScheduleBatch(
         step=1,
@@ -174,7 +174,7 @@ def test_a_launch_asks_the_device_for_no_value_and_uploads_once() -> None:
     limits = RunnerLimits(max_slots=8, num_pages=16, page_size=8, context_length=64, vocab_size=600)
     link = _ValuelessLink()
     runner = ModelRunner(_ValuelessForward(600), limits, torch.device("meta"), link)
-    runner.launch(_entering_batch(PARAMS))
+    runner.launch(entering_batch(PARAMS))
     assert (link.num_uploads, link.shapes) == (1, [(2, 6), (4,), (4, 3), (4, 3)])
     slots = np.arange(1, 7, dtype=np.int32)
     for step in (2, 3):

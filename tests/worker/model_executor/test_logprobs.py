@@ -12,42 +12,20 @@ from tests.worker.model_executor.tiny_llama import (
     reference_logits,
     save_tiny_llama,
 )
+from tests.worker.model_executor.tiny_models import EVERY_BACKEND, load_tiny
 from transformers import LlamaForCausalLM
 
-from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
-from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor import model_runner
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
 
 TOLERANCE = 2e-3
 """Of a log-probability: float32 sums in another order, seen below 2e-4."""
-
-NATIVE = pytest.param(
-    WeightFormat.AUTO,
-    marks=pytest.mark.skipif(
-        not INSTRUCTION_SETS, reason="missing: the native extension (make setup builds it)"
-    ),
-)
-BACKENDS = pytest.mark.parametrize("weight_format", [WeightFormat.DENSE, NATIVE])
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCausalLM]:
     folder = tmp_path_factory.mktemp("tiny")
     return folder, save_tiny_llama(folder)
-
-
-def load(folder: Path, weight_format: WeightFormat = WeightFormat.DENSE) -> Runner:
-    options = RunnerOptions(
-        model=folder,
-        kv_tokens=2048,
-        page_size=4,
-        max_slots=6,
-        num_threads=1,
-        weight_format=weight_format,
-    )
-    return load_runner(options, lambda done, total: None).runner
 
 
 def asking(num_top: int, prompt_start: int | None = None, **changes: object) -> SamplingParams:
@@ -90,12 +68,12 @@ def require_reference(model: LlamaForCausalLM, request: Driven) -> None:
     require_equal(*scored, params.num_top)
 
 
-@BACKENDS
+@EVERY_BACKEND
 def test_every_chunk_boundary_gives_the_same_scores(
-    tiny: tuple[Path, LlamaForCausalLM], weight_format: WeightFormat
+    tiny: tuple[Path, LlamaForCausalLM], backend: str
 ) -> None:
     folder, model = tiny
-    driver = RunnerDriver(load(folder, weight_format))
+    driver = RunnerDriver(load_tiny(folder, backend, 4))
     prompt = random_prompt(2, 17)
     for chunk in range(1, len(prompt) + 1):
         for prompt_start in (0, 9) if chunk % 4 else (None, 16):
@@ -105,15 +83,15 @@ def test_every_chunk_boundary_gives_the_same_scores(
             driver.release(request)
 
 
-@BACKENDS
+@EVERY_BACKEND
 def test_scores_are_right_among_strangers_and_where_logits_are_cut(
     tiny: tuple[Path, LlamaForCausalLM],
-    weight_format: WeightFormat,
+    backend: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, model = tiny
     monkeypatch.setattr(model_runner, "_MAX_SCORED_POSITIONS", 7)
-    driver = RunnerDriver(load(folder, weight_format))
+    driver = RunnerDriver(load_tiny(folder, backend, 4))
     asked = [
         asking(0, 0),
         asking(5, 3),
@@ -138,12 +116,12 @@ def test_scores_are_right_among_strangers_and_where_logits_are_cut(
     assert not requests[2].logprobs
 
 
-@BACKENDS
+@EVERY_BACKEND
 def test_scores_after_a_cached_prefix_and_after_a_resume(
-    tiny: tuple[Path, LlamaForCausalLM], weight_format: WeightFormat
+    tiny: tuple[Path, LlamaForCausalLM], backend: str
 ) -> None:
     folder, model = tiny
-    driver = RunnerDriver(load(folder, weight_format))
+    driver = RunnerDriver(load_tiny(folder, backend, 4))
     shared = random_prompt(5, 24)
     owner = Driven(1, [*shared, 7, 8], asking(1))
     driver.generate(owner)

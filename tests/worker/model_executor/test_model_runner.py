@@ -10,6 +10,7 @@ from tests.worker.model_executor.tiny_llama import (
     reference_greedy,
     save_tiny_llama,
 )
+from tests.worker.model_executor.tiny_models import ON_CUDA, TORCH_BACKENDS
 from transformers import LlamaForCausalLM
 
 from mizzen_worker.contracts.batch import (
@@ -22,6 +23,7 @@ from mizzen_worker.contracts.errors import ConfigError, StepError
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import (
+    ComputeType,
     LoadedModel,
     RunnerOptions,
     WeightFormat,
@@ -50,6 +52,7 @@ EVERY_BACKEND = pytest.mark.parametrize(
     "backend",
     [
         "torch",
+        ON_CUDA,
         *(
             pytest.param(
                 name,
@@ -87,8 +90,10 @@ def load(
     folder: Path, page_size: int = 16, backend: str = "torch", **changes: object
 ) -> LoadedModel:
     options: dict[str, object] = {"kv_tokens": 1024, "max_slots": 6, "num_threads": 1}
-    if backend == "torch":
+    if backend in TORCH_BACKENDS:
         options["weight_format"] = WeightFormat.DENSE
+        if backend == "cuda":
+            options |= {"device": "cuda", "compute_type": ComputeType.FLOAT32}
     else:
         options["instruction_set"] = backend
     options.update(changes)

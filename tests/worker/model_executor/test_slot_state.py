@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.scale import count
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.scripted_forward import ScriptedForward, scripted_runner
+from tests.worker.model_executor.tiny_models import EVERY_DEVICE
 from tests.worker.sampler.exact_distribution import Row, exact_logits
 
 from mizzen_worker.contracts.batch import (
@@ -108,8 +109,9 @@ def replace_sampling(**changes: object) -> SamplingParams:
     return SamplingParams(**{**values, **changes})
 
 
-def test_penalised_greedy_tokens_equal_the_formulas() -> None:
-    runner, forward = scripted_runner()
+@EVERY_DEVICE
+def test_penalised_greedy_tokens_equal_the_formulas(device: str) -> None:
+    runner, forward = scripted_runner(device=device)
     prompt = [5, 9, 9, 14]
     sampling = replace_sampling(
         max_new_tokens=40,
@@ -160,15 +162,16 @@ def decode_again(driver: RunnerDriver, request: Driven) -> tuple[list[int], list
     return tokens, [request.is_finished]
 
 
+@EVERY_DEVICE
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_finished_slot_launched_again_is_a_no_op(temperature: float) -> None:
+def test_a_finished_slot_launched_again_is_a_no_op(temperature: float, device: str) -> None:
     sampling = replace_sampling(
         temperature=temperature, max_new_tokens=30, frequency_penalty=0.5, top_p=0.9
     )
     expected = alone([7, 8], sampling, ())
     stopped = replace(Driven(3, [7, 8], sampling), eos=(expected[4],))
     stranger = Driven(4, [1, 2, 3], replace_sampling(max_new_tokens=30))
-    runner, forward = scripted_runner()
+    runner, forward = scripted_runner(device=device)
     driver = RunnerDriver(runner)
     driver.start(stopped)
     driver.start(stranger)
@@ -205,8 +208,9 @@ def test_stop_ids_end_a_request_only_after_min_new_tokens() -> None:
         assert stops[0] >= min_new
 
 
-def test_a_request_without_finite_logits_ends_alone() -> None:
-    runner, forward = scripted_runner()
+@EVERY_DEVICE
+def test_a_request_without_finite_logits_ends_alone(device: str) -> None:
+    runner, forward = scripted_runner(device=device)
     driver = RunnerDriver(runner)
     spoiled = Driven(1, [3, 4], replace_sampling(presence_penalty=1.0))
     good = Driven(2, [5, 6], replace_sampling(max_new_tokens=20))
@@ -225,8 +229,9 @@ def test_a_request_without_finite_logits_ends_alone() -> None:
     assert driver.generate(again) == alone(spoiled.prompt, spoiled.sampling, ())
 
 
-def test_many_rows_without_finite_logits_and_none_between_are_a_device_error() -> None:
-    runner, forward = scripted_runner()
+@EVERY_DEVICE
+def test_many_rows_without_finite_logits_and_none_between_are_a_device_error(device: str) -> None:
+    runner, forward = scripted_runner(device=device)
     driver = RunnerDriver(runner)
     forward.spoiled_slots = set(range(1, 8))
     for slot in range(1, 8):
@@ -285,8 +290,9 @@ def require_refused(
         runner.launch(batch)
 
 
-def test_a_step_without_rows_gives_nothing() -> None:
-    runner, forward = scripted_runner()
+@EVERY_DEVICE
+def test_a_step_without_rows_gives_nothing(device: str) -> None:
+    runner, forward = scripted_runner(device=device)
     nobody = np.empty(0, dtype=np.int32)
     decodes = DecodeRows(slots=nobody, starts=nobody)
     batch = ScheduleBatch(step=1, extends=(), decodes=decodes, slot_inits=(), page_writes=())

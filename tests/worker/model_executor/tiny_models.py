@@ -6,6 +6,7 @@ Biases and norms are random too: transformers begins with zeros and ones, which 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import torch
 from tests.worker.model_executor.runner_driver import Driven
 from tests.worker.model_executor.tiny_llama import reference_logits
@@ -22,7 +23,12 @@ from transformers import (
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.memory.forward_batch import ForwardBatch
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
+from mizzen_worker.model_executor.factory import (
+    ComputeType,
+    RunnerOptions,
+    WeightFormat,
+    load_runner,
+)
 
 VOCAB_SIZE = 199
 
@@ -119,10 +125,12 @@ def save_tiny(folder: Path, variant: str, **changes: object) -> PreTrainedModel:
 
 
 def load_tiny(folder: Path, backend: str, page_size: int = 16, **changes: object) -> Runner:
-    """``backend``: torch, or an instruction set of the native kernels."""
+    """``backend``: torch, cuda (float32 unless told), or an instruction set of native kernels."""
     options: dict[str, object] = {"kv_tokens": 2048, "max_slots": 6, "num_threads": 1}
-    if backend == "torch":
+    if backend in TORCH_BACKENDS:
         options["weight_format"] = WeightFormat.DENSE
+        if backend == "cuda":
+            options |= {"device": "cuda", "compute_type": ComputeType.FLOAT32}
     else:
         options["instruction_set"] = backend
     options.update(changes)
@@ -131,8 +139,27 @@ def load_tiny(folder: Path, backend: str, page_size: int = 16, **changes: object
     ).runner
 
 
-BACKENDS = ("torch", INSTRUCTION_SETS[0] if INSTRUCTION_SETS else "avx512")
-"""Plain torch and this processor's best native kernels."""
+TORCH_BACKENDS = ("torch", "cuda")
+"""Plain torch on the CPU, and on a GPU."""
+
+ON_CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
+
+EVERY_BACKEND = pytest.mark.parametrize(
+    "backend",
+    [
+        "torch",
+        pytest.param(
+            INSTRUCTION_SETS[0] if INSTRUCTION_SETS else "native",
+            marks=pytest.mark.skipif(
+                not INSTRUCTION_SETS, reason="missing: the native extension (make setup builds it)"
+            ),
+        ),
+        ON_CUDA,
+    ],
+)
+"""Plain torch, this processor's best native kernels, and a GPU."""
+
+EVERY_DEVICE = pytest.mark.parametrize("device", ["cpu", ON_CUDA])
 
 
 class LogitsRecorder:
@@ -145,7 +172,7 @@ class LogitsRecorder:
 
     def run(self, batch: ForwardBatch) -> torch.Tensor:
         logits = self._forward.run(batch)
-        self.steps.append(logits.clone())
+        self.steps.append(logits.to("cpu", copy=True))
         return logits
 
     def take(self) -> torch.Tensor:

@@ -12,7 +12,13 @@ import msgspec
 import pytest
 from tests.scale import count
 from tests.worker.model_executor.tiny_llama import random_prompt
-from tests.worker.model_executor.tiny_models import ARCHITECTURES, BACKENDS, load_tiny, save_tiny
+from tests.worker.model_executor.tiny_models import (
+    ARCHITECTURES,
+    EVERY_BACKEND,
+    TORCH_BACKENDS,
+    load_tiny,
+    save_tiny,
+)
 from tests.worker.recording_endpoint import RecordingEndpoint
 from tests.worker.scheduler.harness import IDENTITY, PEER, make_submit
 
@@ -20,7 +26,6 @@ from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, Finished, Submit, TokenEvents
 from mizzen_worker.contracts.request import LogprobParams
-from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 
@@ -106,22 +111,10 @@ def random_requests(rng: random.Random, workload: int, *, is_long: bool) -> list
 
 
 @pytest.mark.parametrize("variant", ARCHITECTURES)
-@pytest.mark.parametrize(
-    "backend",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                name != "torch" and not INSTRUCTION_SETS,
-                reason="missing: the native extension (make setup builds it)",
-            ),
-        )
-        for name in BACKENDS
-    ],
-)
+@EVERY_BACKEND
 def test_tokens_equal_a_run_alone(tmp_path: Path, variant: str, backend: str) -> None:
     save_tiny(tmp_path, variant)
-    is_long = backend != "torch"
+    is_long = backend not in TORCH_BACKENDS
     sizes = {"max_slots": MAX_RUNNING + 1, "page_size": PAGE_SIZE, "is_deterministic": True}
     roomy = load_tiny(tmp_path, backend, kv_tokens=512, **sizes)
     tight = load_tiny(tmp_path, backend, kv_tokens=300 if is_long else 92, **sizes)

@@ -10,13 +10,15 @@ from tests.worker.model_executor.tiny_llama import (
     reference_greedy,
     save_tiny_llama,
 )
+from tests.worker.model_executor.tiny_models import EVERY_DEVICE
 from tests.worker.recording_endpoint import RecordingEndpoint
 from tests.worker.scheduler.harness import IDENTITY, PEER, make_submit
 
 from mizzen_worker.contracts.batch import Runner
-from mizzen_worker.contracts.ids import InstanceId
+from mizzen_worker.contracts.ids import Generation, InstanceId, RequestId
 from mizzen_worker.contracts.messages import (
     WIRE_VERSION,
+    Abort,
     Attach,
     Finished,
     TokenEvents,
@@ -41,7 +43,7 @@ def prompts_and_outputs(tmp_path_factory: pytest.TempPathFactory):
     return folder, [(prompt, reference_greedy(model, prompt, NUM_NEW)) for prompt in prompts]
 
 
-def _load(folder: Path, page_size: int, kv_tokens: int) -> Runner:
+def _load(folder: Path, page_size: int, kv_tokens: int, device: str) -> Runner:
     options = RunnerOptions(
         model=folder,
         page_size=page_size,
@@ -49,6 +51,7 @@ def _load(folder: Path, page_size: int, kv_tokens: int) -> Runner:
         max_slots=4,
         compute_type=ComputeType.FLOAT32,
         num_threads=1,
+        device=device,
     )
     return load_runner(options, lambda done, total: None).runner
 
@@ -128,13 +131,14 @@ def _best(entry: TokenLogprob) -> list[int]:
     return [token for token, _ in entry.top[:1]]
 
 
+@EVERY_DEVICE
 @pytest.mark.parametrize("is_overlapped", [False, True])
 @pytest.mark.parametrize(("page_size", "kv_tokens"), [(1, 170), (16, 176)])
 def test_tokens_equal_transformers(
-    prompts_and_outputs, page_size: int, kv_tokens: int, *, is_overlapped: bool
+    prompts_and_outputs, page_size: int, kv_tokens: int, device: str, *, is_overlapped: bool
 ) -> None:
     folder, pairs = prompts_and_outputs
-    served = Served(_load(folder, page_size, kv_tokens), is_overlapped=is_overlapped)
+    served = Served(_load(folder, page_size, kv_tokens, device), is_overlapped=is_overlapped)
     prompts = [prompt for prompt, _ in pairs]
     expected = [output for _, output in pairs]
     for prompt, output in pairs[:2]:
@@ -144,7 +148,8 @@ def test_tokens_equal_transformers(
     assert served.loop.counters.cached_tokens > 0
 
 
-def test_overlap_changes_no_answer(prompts_and_outputs) -> None:
+@EVERY_DEVICE
+def test_overlap_changes_no_answer(prompts_and_outputs, device: str) -> None:
     """Also not with everything that lives on the device: ends, penalties, seeds, scores."""
     folder, pairs = prompts_and_outputs
     eos = pairs[0][1][4]
@@ -162,7 +167,7 @@ def test_overlap_changes_no_answer(prompts_and_outputs) -> None:
     ]
     answers = []
     for is_overlapped in (False, True):
-        runner = _load(folder, 16, 160)
+        runner = _load(folder, 16, 160, device)
         served = Served(runner, is_overlapped=is_overlapped, eos_token_ids=(eos,))
         for _ in range(64):
             served.loop._state.prediction.observe(1)  # Too low, so that pages run out.
@@ -182,3 +187,43 @@ def test_overlap_changes_no_answer(prompts_and_outputs) -> None:
     kinds_of_end = {answer.kind for answer in answers[1]}
     assert kinds_of_end == {FinishKind.STOP, FinishKind.LENGTH}
     assert any(answer.prompt_logprobs for answer in answers[1])
+
+
+@EVERY_DEVICE
+@pytest.mark.parametrize("is_overlapped", [False, True])
+def test_aborts_in_flight_hurt_nobody(
+    prompts_and_outputs, device: str, *, is_overlapped: bool
+) -> None:
+    folder, pairs = prompts_and_outputs
+    served = Served(_load(folder, 4, 400, device), is_overlapped=is_overlapped)
+    for num_steps in range(1, 9):
+        names = [f"{num_steps}-{number}" for number in range(len(pairs))]
+        tokens: dict[str, Answer] = {name: Answer() for name in names}
+        for name, (prompt, _) in zip(names, pairs, strict=True):
+            submit = make_submit(name, [], max_new_tokens=NUM_NEW)
+            served.endpoint.inbox.append(
+                (PEER, msgspec.structs.replace(submit, prompt_ids=tuple(prompt)))
+            )
+        for step in range(1000):
+            if step == num_steps:
+                for name in names[::2]:
+                    abort = Abort(request_id=RequestId(name), generation=Generation(0))
+                    served.endpoint.inbox.append((PEER, abort))
+            served.loop.run_once()
+            for _, message in served.endpoint.sent:
+                _read(message, tokens)
+            served.endpoint.sent.clear()
+            if all(answer.kind is not None for answer in tokens.values()):
+                break
+        kinds = [tokens[name].kind for name in names]
+        assert kinds == [FinishKind.ABORT, FinishKind.LENGTH] * (len(names) // 2) + [
+            FinishKind.ABORT
+        ]
+        for name, (_, output) in zip(names, pairs, strict=True):
+            expected = output if tokens[name].kind is FinishKind.LENGTH else output[:-1]
+            assert tokens[name].tokens == expected[: len(tokens[name].tokens)]
+            assert tokens[name].kind is FinishKind.ABORT or tokens[name].tokens == output
+    while served.loop.run_once():
+        pass
+    cache = served.loop._state.residency.cache
+    assert cache.num_available == cache.num_pages

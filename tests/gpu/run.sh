@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Run the GPU tests, and the engine's other tests, with this machine's own python3, which has torch
+# with CUDA, transformers, pytest (with timeout and xdist), hypothesis and scipy. Nothing is fetched:
+# MIZZEN_WHEELS may name a folder of wheels for what that python3 lacks (msgspec, pyzmq); they are
+# installed into a temporary folder.
+#   tests/gpu/run.sh [gpu|engine|all] [pytest arguments]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+what=${1:-all}
+shift || true
+site=$(mktemp -d)
+trap 'rm -rf "$site"' EXIT
+if [[ -n ${MIZZEN_WHEELS:-} ]]; then
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" "$MIZZEN_WHEELS"/*.whl
+fi
+export PYTHONPATH=.:operator:worker:$site OMP_NUM_THREADS=1
+python3 - <<'EOF'
+import platform
+
+import torch
+
+print(f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
+EOF
+engine=(tests/worker/{attention,cache,kernels,memory,model_executor,sampler,scheduler})
+status=0
+if [[ $what != engine ]]; then
+  python3 -m pytest -q -n 6 -m gpu tests/gpu "${engine[@]}" "$@" || status=$?
+fi
+if [[ $what != gpu ]]; then
+  python3 -m pytest -q -n 12 -m "not gpu and not model" "${engine[@]}" "$@" || status=$?
+fi
+exit "$status"
