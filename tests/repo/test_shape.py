@@ -128,3 +128,16 @@ def test_links_between_documents_lead_somewhere() -> None:
         if "://" not in target and not (path.parent / target).exists()
     ]
     assert not dead
+
+
+def test_documents_name_modules_that_exist() -> None:
+    """A reading order or an ownership table outlives a renamed file unless something looks."""
+    files = [f"/{path.relative_to(ROOT)}" for path in _tracked_files()]
+    dead = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in _tracked_files()
+        if path.suffix == ".md"
+        for name in re.findall(r"(?<![\w*/<>.-])[\w/]+\.py\b", path.read_text())
+        if not any(file.endswith(f"/{name}") for file in files)
+    ]
+    assert not dead

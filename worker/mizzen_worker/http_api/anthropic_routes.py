@@ -30,9 +30,9 @@ from mizzen_worker.http_api.endpoint import Endpoint
 from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.errors import Dialect, ErrorAnswer
 from mizzen_worker.http_api.event_stream import named_event, stream_answer, unless_disconnected
-from mizzen_worker.http_api.generation import Generation
 from mizzen_worker.http_api.inputs import Ask, make_input, timeout_of
 from mizzen_worker.http_api.origin import origin_of
+from mizzen_worker.http_api.subrequests import Subrequests
 from mizzen_worker.tokenizer.request_state import FinalOutput, GenerateInput, Output
 
 
@@ -43,14 +43,14 @@ def anthropic_endpoints(engine: FrontEngine) -> list[Endpoint]:
         _, body = await read_body(request, MessagesRequest)
         engine.check_model(body.model)
         wanted = await _input(engine, body, request)
-        generation = Generation(engine, [wanted], origin_of(request.scope))
-        message_id = f"msg_{generation.request_ids[0]}"
-        generation.name(message_id)
+        subrequests = Subrequests(engine, [wanted], origin_of(request.scope))
+        message_id = f"msg_{subrequests.request_ids[0]}"
+        subrequests.name(message_id)
         if body.stream:
             frames = MessageFrames(message_id, body.model, num_prompt=len(wanted.prompt_ids))
-            return await stream_answer(request, generation, frames)
-        async with generation:
-            (one,) = await unless_disconnected(request.receive, generation.collect())
+            return await stream_answer(request, subrequests, frames)
+        async with subrequests:
+            (one,) = await unless_disconnected(request.receive, subrequests.collect())
         stop = stop_of(one.final)
         answer = AnthropicMessage(
             id=message_id,

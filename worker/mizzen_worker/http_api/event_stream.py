@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mizzen_worker.http_api.errors import ErrorAnswer, answer_of
-from mizzen_worker.http_api.generation import Generation, IndexedOutput
 from mizzen_worker.http_api.origin import origin_of
+from mizzen_worker.http_api.subrequests import IndexedOutput, Subrequests
 from mizzen_worker.tokenizer.request_state import Output
 
 logger = logging.getLogger(__name__)
@@ -83,14 +83,14 @@ async def unless_disconnected(receive: Receive, work: Awaitable[Result]) -> Resu
         await asyncio.gather(task, watcher, return_exceptions=True)
 
 
-async def stream_answer(request: Request, generation: Generation, frames: Frames) -> Response:
+async def stream_answer(request: Request, subrequests: Subrequests, frames: Frames) -> Response:
     """Answer with a stream, once the first output or sign of life is there."""
     try:
-        first = await unless_disconnected(request.receive, generation.next())
+        first = await unless_disconnected(request.receive, subrequests.next())
     except BaseException:
-        generation.abort()
+        subrequests.abort()
         raise
-    return _EventStream(generation, frames, first)
+    return _EventStream(subrequests, frames, first)
 
 
 class _EventStream(Response):
@@ -98,17 +98,19 @@ class _EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, frames: Frames, first: IndexedOutput | None) -> None:
+    def __init__(
+        self, subrequests: Subrequests, frames: Frames, first: IndexedOutput | None
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._generation = generation
+        self._subrequests = subrequests
         self._frames = frames
         self._first = first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         with contextlib.suppress(ClientGoneError):
-            async with self._generation:
+            async with self._subrequests:
                 await unless_disconnected(receive, self._send_all(scope, send))
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
@@ -131,7 +133,7 @@ class _EventStream(Response):
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _send_outputs(self, send: Send) -> None:
-        frames, generation = self._frames, self._generation
+        frames, subrequests = self._frames, self._subrequests
         held = frames.begin()
         item = self._first
         while item is not None:
@@ -140,7 +142,7 @@ class _EventStream(Response):
             if held or frame:
                 await send({"type": "http.response.body", "body": held + frame, "more_body": True})
                 held = b""
-            item = await generation.next()
+            item = await subrequests.next()
 
 
 async def _disconnect(receive: Receive) -> None:

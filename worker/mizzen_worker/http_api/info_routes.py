@@ -23,8 +23,8 @@ from mizzen_worker.http_api.anthropic_answers import AnthropicModel, AnthropicMo
 from mizzen_worker.http_api.body import json_response
 from mizzen_worker.http_api.endpoint import Endpoint, Handler
 from mizzen_worker.http_api.engine import FrontEngine
-from mizzen_worker.http_api.generation import Generation
 from mizzen_worker.http_api.openai_answers import Model, ModelList
+from mizzen_worker.http_api.subrequests import Subrequests
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
 _PROBE_LIMIT_S = 20.0
@@ -190,8 +190,8 @@ class _Probe:
                 sampling=SamplingParams(max_new_tokens=1, seed=0, temperature=0.0),
                 deadline_s=_PROBE_LIMIT_S,
             )
-            async with Generation(engine, [wanted], None) as generation:
-                await generation.collect()
+            async with Subrequests(engine, [wanted], None) as subrequests:
+                await subrequests.collect()
         except WorkerError as error:
             return str(error)
         return None

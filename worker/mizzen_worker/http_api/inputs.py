@@ -1,4 +1,4 @@
-"""Owns the way from checked fields of any API to requests for a worker; owns no routes. Pure.
+"""Owns the way from checked fields of any API to requests for a worker; owns no routes.
 
 Choices of one request differ in their seeds only: choice 0 has the request's own, the others' are
 made of that and the index, so that a choice is the same however many are asked for.
@@ -18,6 +18,7 @@ from mizzen_worker.http_api.request_fields import (
     MAX_SUBREQUESTS,
     MAX_TIMEOUT_S,
     Extras,
+    Prompt,
     Sampling,
 )
 from mizzen_worker.http_api.validation import at_most, shown
@@ -82,6 +83,25 @@ def make_input(
         priority=extras.priority or 0,
         cache_salt=extras.cache_salt or "",
     )
+
+
+async def prompts_of(
+    engine: FrontEngine, given: Prompt, *, field: str
+) -> list[tuple[TokenId, ...]]:
+    """Give the tokens of a prompt, or of each of several, once a worker can tell what fits."""
+    await engine.wait_for_worker()
+    if isinstance(given, str):
+        return [await engine.encode(given, field=field)]
+    found: list[tuple[TokenId, ...]] = []
+    ids: list[int] = []
+    for one in given:
+        if isinstance(one, str):
+            found.append(await engine.encode(one, field=field))
+        elif isinstance(one, list):
+            found.append(engine.encoder.check_ids(one, field=field))
+        else:
+            ids.append(one)
+    return found or [engine.encoder.check_ids(ids, field=field)]
 
 
 def choices_of(wanted: GenerateInput, num_choices: int) -> list[GenerateInput]:

@@ -14,8 +14,8 @@ from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.contracts.messages import TokenLogprob
 from mizzen_worker.http_api.errors import Dialect, ErrorAnswer
 from mizzen_worker.http_api.event_stream import DONE, event
-from mizzen_worker.http_api.generation import Generation
 from mizzen_worker.http_api.native_answers import ScoreStyle, Shown, generated
+from mizzen_worker.http_api.subrequests import Subrequests
 from mizzen_worker.tokenizer.request_state import GenerateInput, Output
 
 
@@ -45,9 +45,9 @@ class NativeFrames:
 
     keep_alive = b"\n\n"
 
-    def __init__(self, stream: NativeStream, generation: Generation) -> None:
+    def __init__(self, stream: NativeStream, subrequests: Subrequests) -> None:
         self._stream = stream
-        self._generation = generation
+        self._subrequests = subrequests
         self._so_far = [_SoFar() for _ in stream.ids]
 
     def begin(self) -> bytes:
@@ -76,7 +76,7 @@ class NativeFrames:
             logprobs=so_far.logprobs,
             prompt_logprobs=so_far.prompt_logprobs,
             final=output.final,
-            seconds=self._generation.seconds,
+            seconds=self._subrequests.seconds,
             weight_version=stream.weight_version,
         )
         place = index if stream.is_batch else UNSET

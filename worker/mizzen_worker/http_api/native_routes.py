@@ -13,12 +13,12 @@ from mizzen_worker.http_api.body import json_response, read_body
 from mizzen_worker.http_api.endpoint import Endpoint
 from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.event_stream import stream_answer, unless_disconnected
-from mizzen_worker.http_api.generation import Generation
 from mizzen_worker.http_api.inputs import (
     Ask,
     check_num_subrequests,
     choices_of,
     make_input,
+    prompts_of,
     timeout_of,
 )
 from mizzen_worker.http_api.misspelling import refuse_misspelt
@@ -26,6 +26,7 @@ from mizzen_worker.http_api.native_answers import Generated, ScoreStyle, Shown, 
 from mizzen_worker.http_api.native_frames import NativeFrames, NativeStream
 from mizzen_worker.http_api.native_requests import GenerateRequest, NativeSampling
 from mizzen_worker.http_api.origin import origin_of
+from mizzen_worker.http_api.subrequests import Subrequests
 from mizzen_worker.http_api.unserved import refuse_unserved
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
@@ -52,11 +53,11 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
             inputs.extend(choices_of(one, num_choices))
         names = _result_names(body, len(prompts), num_choices)
         is_prompt_only = _is_prompt_only(samplings)
-        generation = Generation(
+        subrequests = Subrequests(
             engine, inputs, origin_of(request.scope), names=names, is_prompt_only=is_prompt_only
         )
         stream = NativeStream(
-            ids=names or generation.request_ids,
+            ids=names or subrequests.request_ids,
             inputs=inputs,
             styles=[_style(engine, body, one) for one in inputs],
             weight_version=engine.system_fingerprint(),
@@ -64,9 +65,9 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
             is_delta=body.stream_output == "delta",
         )
         if body.stream:
-            return await stream_answer(request, generation, NativeFrames(stream, generation))
-        async with generation:
-            collected = await unless_disconnected(request.receive, generation.collect())
+            return await stream_answer(request, subrequests, NativeFrames(stream, subrequests))
+        async with subrequests:
+            collected = await unless_disconnected(request.receive, subrequests.collect())
         results = [
             generated(
                 Shown(
@@ -119,21 +120,9 @@ async def _prompts(
     if (body.text is None) == (body.input_ids is None):
         msg = "give exactly one of text and input_ids"
         raise RequestError(msg, field="text")
-    await engine.wait_for_worker()
-    if isinstance(body.text, str):
-        return [await engine.encode(body.text, field="text")], False
-    if body.text is not None:
-        return [await engine.encode(text, field="text") for text in body.text], True
-    ids: list[int] = []
-    batch: list[tuple[TokenId, ...]] = []
-    for one in body.input_ids or []:
-        if isinstance(one, list):
-            batch.append(engine.encoder.check_ids(one, field="input_ids"))
-        else:
-            ids.append(one)
-    if batch:
-        return batch, True
-    return [engine.encoder.check_ids(ids, field="input_ids")], False
+    field, given = ("input_ids", body.input_ids or []) if body.text is None else ("text", body.text)
+    is_batch = not isinstance(given, str) and not isinstance(given[0], int)
+    return await prompts_of(engine, given, field=field), is_batch
 
 
 def _each(field: str, given: Value | list[Value], num_prompts: int) -> list[Value]:

@@ -6,19 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mizzen_worker.contracts.errors import RequestError
-from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.contracts.request import LogprobParams
 from mizzen_worker.http_api.body import json_response, read_body
 from mizzen_worker.http_api.chat_prompt import plain_chat, render
 from mizzen_worker.http_api.endpoint import Endpoint
 from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.event_stream import stream_answer, unless_disconnected
-from mizzen_worker.http_api.generation import Collected, Generation
 from mizzen_worker.http_api.inputs import (
     Ask,
     check_num_subrequests,
     choices_of,
     make_input,
+    prompts_of,
     timeout_of,
 )
 from mizzen_worker.http_api.logprobs import CompletionLogprobWriter, Score, chat_logprobs
@@ -37,6 +36,7 @@ from mizzen_worker.http_api.openai_answers import (
 from mizzen_worker.http_api.openai_frames import ChatFrames, CompletionFrames, Echo, StreamUsage
 from mizzen_worker.http_api.openai_requests import ChatRequest, CompletionRequest
 from mizzen_worker.http_api.origin import origin_of
+from mizzen_worker.http_api.subrequests import Collected, Subrequests
 from mizzen_worker.tokenizer.request_state import GenerateInput
 
 _COMPLETION_DEFAULT_TOKENS = 16
@@ -51,8 +51,8 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         engine.check_model(body.model)
         wanted = await _chat_input(engine, body, request)
         num_choices = body.n or 1
-        generation = Generation(engine, choices_of(wanted, num_choices), origin_of(request.scope))
-        head = _head(engine, "chatcmpl", body.model, generation)
+        subrequests = Subrequests(engine, choices_of(wanted, num_choices), origin_of(request.scope))
+        head = _head(engine, "chatcmpl", body.model, subrequests)
         vocabulary = engine.token_bytes if body.logprobs else None
         if body.stream:
             usage = StreamUsage(
@@ -61,9 +61,9 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 num_choices=num_choices,
             )
             frames = ChatFrames(head, usage, num_choices=num_choices, vocabulary=vocabulary)
-            return await stream_answer(request, generation, frames)
-        async with generation:
-            collected = await unless_disconnected(request.receive, generation.collect())
+            return await stream_answer(request, subrequests, frames)
+        async with subrequests:
+            collected = await unless_disconnected(request.receive, subrequests.collect())
         choices = [
             ChatChoice(
                 index=index,
@@ -94,10 +94,10 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         wanted = await _completion_inputs(engine, body, request)
         num_choices = body.n or 1
         inputs = [choice for one in wanted for choice in choices_of(one, num_choices)]
-        generation = Generation(
+        subrequests = Subrequests(
             engine, inputs, origin_of(request.scope), is_prompt_only=body.max_tokens == 0
         )
-        head = _head(engine, "cmpl", body.model, generation)
+        head = _head(engine, "cmpl", body.model, subrequests)
         writers = _writers(engine, body, len(inputs))
         echoes = _echoes(engine, body, inputs, num_choices)
         if body.stream:
@@ -107,9 +107,9 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 num_choices=num_choices,
             )
             frames = CompletionFrames(head, usage, writers=writers, echoes=echoes)
-            return await stream_answer(request, generation, frames)
-        async with generation:
-            collected = await unless_disconnected(request.receive, generation.collect())
+            return await stream_answer(request, subrequests, frames)
+        async with subrequests:
+            collected = await unless_disconnected(request.receive, subrequests.collect())
         answer = Completion(
             id=head.response_id,
             created=head.created_at,
@@ -145,9 +145,9 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
     ]
 
 
-def _head(engine: FrontEngine, prefix: str, model: str, generation: Generation) -> AnswerHead:
-    response_id = f"{prefix}-{generation.request_ids[0]}"
-    generation.name(response_id)
+def _head(engine: FrontEngine, prefix: str, model: str, subrequests: Subrequests) -> AnswerHead:
+    response_id = f"{prefix}-{subrequests.request_ids[0]}"
+    subrequests.name(response_id)
     return AnswerHead(
         response_id=response_id,
         model=model,
@@ -199,7 +199,7 @@ async def _completion_inputs(
         msg = "max_tokens is 0 without echo, which asks for nothing; give at least 1, or echo"
         raise RequestError(msg, field="max_tokens")
     timeout_s = timeout_of(body, request.headers)
-    prompts = await _prompts(engine, body)
+    prompts = await prompts_of(engine, body.prompt, field="prompt")
     check_num_subrequests(len(prompts), body.n or 1, field="n")
     logprobs = None
     if body.logprobs is not None:
@@ -230,23 +230,6 @@ async def _completion_inputs(
         )
         for ids in prompts
     ]
-
-
-async def _prompts(engine: FrontEngine, body: CompletionRequest) -> list[tuple[TokenId, ...]]:
-    prompt = body.prompt
-    await engine.wait_for_worker()
-    if isinstance(prompt, str):
-        return [await engine.encode(prompt, field="prompt")]
-    found: list[tuple[TokenId, ...]] = []
-    ids: list[int] = []
-    for one in prompt:
-        if isinstance(one, str):
-            found.append(await engine.encode(one, field="prompt"))
-        elif isinstance(one, list):
-            found.append(engine.encoder.check_ids(one, field="prompt"))
-        else:
-            ids.append(one)
-    return found or [engine.encoder.check_ids(ids, field="prompt")]
 
 
 def _writers(

@@ -46,7 +46,7 @@ class Collected:
     seconds: float
 
 
-class Generation:
+class Subrequests:
     """The requests of one HTTP request, as an async context.
 
     ``origin`` None is a request of our own. ``names`` are what clients call them beside their ids,
@@ -109,7 +109,7 @@ class Generation:
             self._names[index] = (*self._names[index], name)
             self._engine.live.add(state.request_id, (name,))
 
-    async def __aenter__(self) -> "Generation":
+    async def __aenter__(self) -> "Subrequests":
         """Begin."""
         return self
 
