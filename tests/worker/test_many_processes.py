@@ -158,6 +158,7 @@ def test_admin_routes_reach_every_process(served: tuple[Launched, str]) -> None:
             )
             assert (aborted.status_code, aborted.json()["num_aborted"]) == (200, 1)
             got.read()
+    assert httpx.post(f"{url}/generate", json=_body("Once", 64), timeout=60).status_code == 200
     flushed = httpx.post(f"{launched.admin}/flush_cache").json()
     assert (flushed["flushed"], flushed["unanswered"]) == (2, [])
     assert flushed["freed_kv_tokens"] > 0
