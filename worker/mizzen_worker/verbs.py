@@ -21,17 +21,18 @@ _EXTRA_WAIT_S = 10.0
 _ABSENT = "-"
 _DESCRIPTIONS = {
     Role.SERVE: (
-        "Serve a model on this machine: HTTP server, tokenizer, detokenizer and one worker.\n"
-        "Binds 127.0.0.1 unless told otherwise; a worker that dies is started again and streams\n"
+        "Serve a model on this machine: HTTP server, tokenizer, detokenizer and engine.\n"
+        "Binds 127.0.0.1 unless told otherwise; a process that dies is started again, and streams\n"
         "go on.",
         "mizzen serve ./SmolLM2-135M-Instruct.Q4_1.gguf --http-port 8000",
     ),
     Role.WORKER: (
-        "Run one worker: the engine with its model, reached by tokenizers. Any death ends it.",
+        "Run one worker: the engine with its model, reached by tokenizers. Any death ends it, but one\n"
+        "of several ranks is started again.",
         "mizzen worker --model /models/m --listen tcp://0.0.0.0:30001 --curve-dir /keys",
     ),
     Role.TOKENIZER: (
-        "Run one front: HTTP server, tokenizer and detokenizer, in front of workers elsewhere.",
+        "Run HTTP server, tokenizer and detokenizer in front of workers elsewhere.",
         "mizzen tokenizer --model /models/m --workers tcp://workers:30001 --curve-dir /keys",
     ),
 }
@@ -48,7 +49,7 @@ def worker(arguments: Sequence[str]) -> int:
 
 
 def tokenizer(arguments: Sequence[str]) -> int:
-    """Run one HTTP front for workers elsewhere (in pods; the operator starts it)."""
+    """Run the HTTP front of workers elsewhere (in pods; the operator starts it)."""
     return _launch(Role.TOKENIZER, arguments)
 
 

@@ -51,7 +51,7 @@ class UnknownModelError(RequestError):
 class OverloadedError(WorkerError):
     """Refused for lack of room; worth retrying after ``retry_after_s`` seconds."""
 
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 

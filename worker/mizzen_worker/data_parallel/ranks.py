@@ -39,13 +39,12 @@ class Ranks:
         self._instance_id = instance_id
         self._on_rank_lost = on_rank_lost
         self._hello: Hello | None = None
-        self._loads: dict[str, Load] = {}
         self._workers = Workers(tokenizer_fingerprint="")
 
     @property
     def num_attached(self) -> int:
         """Ranks that take messages."""
-        return len(self._loads)
+        return self._workers.num_attached
 
     def on_attached(self, address: str, hello: Hello) -> None:
         """See ``ConnectionListener``."""
@@ -53,18 +52,15 @@ class Ranks:
             self._workers = Workers(tokenizer_fingerprint=hello.identity.tokenizer)
         self._hello = hello
         self._workers.attach(address, hello)
-        self._loads[address] = hello.load
         logger.info("rank attached", extra={"rank": address})
 
     def on_message(self, address: str, message: ToTokenizer) -> None:
         """See ``ConnectionListener``."""
         if isinstance(message, Heartbeat) and message.load is not None:
-            self._loads[address] = message.load
             self._workers.update(address, message.load)
 
     def on_lost(self, address: str, reason: str) -> None:
         """See ``ConnectionListener``."""
-        self._loads.pop(address, None)
         self._workers.drop(address)
         logger.warning("rank lost", extra={"rank": address, "reason": reason})
         self._on_rank_lost(address)
@@ -106,7 +102,7 @@ class Ranks:
 
     def load(self) -> Load:
         """Add the loads up."""
-        loads = list(self._loads.values())
+        loads = self._workers.loads()
         capacity = None if self._hello is None else self._hello.capacity
         num_missing = len(self.addresses) - len(loads)
         lacking_requests = 0 if capacity is None else num_missing * capacity.max_running_requests

@@ -127,7 +127,7 @@ async def _ask(
     replies = await engine.manager.control(verb)
     if not replies and is_any_needed:
         msg = "no worker is attached at the moment"
-        raise UnavailableError(msg, retry_after_s=engine.limits.retry_after_s)
+        raise UnavailableError(msg)
     return {address: _answer(reply) for address, reply in replies.items()}
 
 

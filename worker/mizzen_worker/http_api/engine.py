@@ -34,7 +34,6 @@ class HttpLimits:
 
     max_body_bytes: int = 8 * 1024 * 1024
     keep_alive_s: float = 5.0
-    retry_after_s: float = 1.0
     worker_wait_s: float = 0.0
     """A new request waits so long for a worker: one that restarts or rolls is back in seconds."""
     body_wait_s: float = 60.0
@@ -143,7 +142,7 @@ class FrontEngine:
         capacity = self.manager.workers.capacity()
         if capacity is None:
             msg = "no worker takes requests at the moment"
-            raise UnavailableError(msg, retry_after_s=self.limits.retry_after_s)
+            raise UnavailableError(msg)
         num_prompt = len(prompt_ids)
         if num_prompt == 0:
             msg = "the prompt has no tokens; give some text"

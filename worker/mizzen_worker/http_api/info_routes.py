@@ -183,7 +183,7 @@ class _Probe:
         try:
             if not engine.manager.is_accepting:
                 msg = "no worker takes requests at the moment"
-                raise UnavailableError(msg, retry_after_s=1)
+                raise UnavailableError(msg)
             ids = await engine.encode("a", field="text")
             wanted = GenerateInput(
                 prompt_ids=ids,

@@ -46,7 +46,7 @@ class LauncherClient:
                 f"{facts.num_aborted} requests ended, but {', '.join(facts.unanswered)} did not "
                 "answer; ask again"
             )
-            raise UnavailableError(msg, retry_after_s=1)
+            raise UnavailableError(msg)
         return facts.num_aborted
 
     async def num_live(self) -> int:
@@ -72,7 +72,7 @@ class LauncherClient:
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
             msg = f"the launcher does not answer: {error}"
-            raise UnavailableError(msg, retry_after_s=1) from error
+            raise UnavailableError(msg) from error
         finally:
             connection.close()
 

@@ -111,6 +111,10 @@ class Workers:
         """Workers connected, usable or not."""
         return len(self._workers)
 
+    def loads(self) -> list[Load]:
+        """Give what each attached worker said it does."""
+        return [known.load for known in self._workers.values()]
+
     def capacity(self) -> Capacity | None:
         """Give what every usable worker can take; None while there is none."""
         found = [known.hello.capacity for known in self._workers.values() if not known.is_refused]

@@ -76,7 +76,7 @@ class TokenizerManager:
         self._metrics = RequestMetrics(recorder)
         self._clock = clock
         self._settings = settings
-        self._pace = Pace(shortest_s=settings.retry_after_s)
+        self._pace = Pace()
         self._control = WorkerControl(send=send)
         self._attempts = Attempts(workers=workers, send=send, clock=clock, settings=settings)
         self._endings = Endings(
@@ -111,10 +111,9 @@ class TokenizerManager:
 
     def submit(self, request_id: RequestId, wanted: GenerateInput) -> RequestState:
         """Accept a request; raises ``OverloadedError`` when it cannot be taken now."""
-        retry_after_s = self._settings.retry_after_s
         if self._is_draining:
             msg = "this server is shutting down"
-            raise UnavailableError(msg, retry_after_s=retry_after_s)
+            raise UnavailableError(msg)
         if self.num_live >= self._settings.max_live_requests:
             msg = f"{self.num_live} requests are live, which is the limit"
             raise OverloadedError(msg, retry_after_s=self.retry_after_s)
@@ -128,7 +127,7 @@ class TokenizerManager:
         )
         if not self._attempts.begin(state):
             msg = "no worker takes requests at the moment"
-            raise UnavailableError(msg, retry_after_s=retry_after_s)
+            raise UnavailableError(msg)
         self._states[request_id] = state
         self._metrics.note_live(self.num_live)
         return state

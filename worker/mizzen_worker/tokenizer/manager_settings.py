@@ -11,7 +11,6 @@ class ManagerSettings:
 
     max_live_requests: int = 4096
     resume_timeout_s: float = 60.0
-    retry_after_s: float = 1.0
     max_lost_workers: int = 3
     """Workers that may die one after the other under a request that gets no token."""
     end_ids: frozenset[TokenId] = frozenset()

@@ -4,14 +4,13 @@ from collections import deque
 from dataclasses import dataclass, field
 
 _NUM_KEPT = 64
-_LONGEST_S = 30.0
+_SHORTEST_S, _LONGEST_S = 1.0, 30.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
     """How fast requests ended lately."""
 
-    shortest_s: float
     _ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=_NUM_KEPT))
 
     def note_end(self, now_s: float) -> None:
@@ -24,6 +23,6 @@ class Pace:
         Half of it, because others come back too and an empty queue is idle time.
         """
         if len(self._ends_s) < 2:
-            return self.shortest_s
+            return _SHORTEST_S
         each_s = (now_s - self._ends_s[0]) / len(self._ends_s)
-        return min(max(self.shortest_s, each_s * num_queued / 2), _LONGEST_S)
+        return min(max(_SHORTEST_S, each_s * num_queued / 2), _LONGEST_S)
