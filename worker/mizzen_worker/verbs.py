@@ -27,8 +27,8 @@ _DESCRIPTIONS = {
         "mizzen serve ./SmolLM2-135M-Instruct.Q4_1.gguf --http-port 8000",
     ),
     Role.WORKER: (
-        "Run one worker: the engine with its model, reached by tokenizers. Any death ends it, but one\n"
-        "of several ranks is started again.",
+        "Run one worker: the engine with its model, reached by tokenizers. Any death ends it,\n"
+        "but one of several ranks is started again.",
         "mizzen worker --model /models/m --listen tcp://0.0.0.0:30001 --curve-dir /keys",
     ),
     Role.TOKENIZER: (
