@@ -32,7 +32,9 @@ class DetokenizerServer:
 
     def __init__(self, settings: DetokenizerSettings) -> None:
         vocabulary = load_vocabulary(Path(settings.model))
-        self._texts = Texts(token_bytes_of(vocabulary.tokenizer.to_str()))
+        self._table = token_bytes_of(vocabulary.tokenizer.to_str())
+        self._texts = Texts(self._table)
+        self._peer = b""
         self._decode = to_detokenizer_codec().decode
         self._encode = from_detokenizer_codec().encode
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -60,6 +62,9 @@ class DetokenizerServer:
             except WireError as error:
                 logger.warning("refused a malformed message", extra={"detail": str(error)})
                 continue
+            if peer != self._peer:
+                # It connected anew, or died and was started again: what it had open is over.
+                self._peer, self._texts = peer, Texts(self._table)
             _log_opened(messages)
             answers = [answer for one in messages if (answer := self._texts.take(one)) is not None]
             if answers:
