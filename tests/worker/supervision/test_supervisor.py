@@ -3,10 +3,13 @@
 import asyncio
 import os
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.worker.supervision.child_of_three_lives import Lives
+from tests.worker.supervision.scripted_child import Script
 
 from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.ipc.parent_link import Report
@@ -32,14 +35,7 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
             configuration=Lives(file=str(tmp_path / "lives")),
             is_restarted=True,
         )
-        supervisor = Supervisor(
-            [spec],
-            plan=DrainPlan(stages=(("child",),)),
-            clock=time.monotonic,
-            environment={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'worker'}"},
-            stuck_limit_s=60,
-            listeners=Listeners(on_report=on_report),
-        )
+        supervisor = _supervisor(spec, on_report=on_report)
         running = asyncio.create_task(supervisor.run())
         seen = asyncio.create_task(_until(lives_ready, 3))
         await asyncio.wait({running, seen}, return_when=asyncio.FIRST_COMPLETED)
@@ -49,6 +45,87 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
         assert 'restarts_total{process="child"} 2.0' in supervisor.metrics(None)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.timeout(120)
+def test_last_words_are_heard_behind_many_others() -> None:
+    supervisor = _supervisor(_scripted("child", Script(num_reports=200, state="failed")))
+    asyncio.run(supervisor.run())
+    assert supervisor.failure == "child ended with exit status 1: the last words"
+
+
+@pytest.mark.timeout(120)
+def test_what_cannot_be_started_is_dead() -> None:
+    spec = replace(_scripted("child", Script()), inherited_fds=(9999,), is_restarted=True)
+    supervisor = _supervisor(spec)
+    asyncio.run(supervisor.run())
+    assert supervisor.failure == "child cannot be started: [Errno 9] Bad file descriptor"
+
+
+@pytest.mark.timeout(120)
+def test_a_drain_does_not_wait_for_a_process_that_is_still_loading() -> None:
+    async def scenario() -> None:
+        begun = asyncio.Event()
+        spec = _scripted("child", Script(state="loading", does_stay=True))
+        supervisor = _supervisor(spec, on_report=lambda _name, _report: begun.set())
+        running = asyncio.create_task(supervisor.run())
+        await begun.wait()
+        await supervisor.drain(DrainMode.FINISH, 10_000)
+        await running
+        assert supervisor.failure is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.timeout(120)
+def test_nothing_is_started_again_during_a_drain(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+
+    async def scenario() -> None:
+        dead, stays = asyncio.Event(), asyncio.Event()
+
+        def on_report(name: str, _report: Report) -> None:
+            (dead if name == "dead" else stays).set()
+
+        supervisor = _supervisor(
+            replace(_scripted("dead", Script(lives=str(lives))), is_restarted=True),
+            _scripted("stays", Script(does_stay=True)),
+            on_report=on_report,
+        )
+        running = asyncio.create_task(supervisor.run())
+        await asyncio.gather(dead.wait(), stays.wait())
+        while supervisor.process_ids()["dead"] is not None:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0)
+        # Only the end of its time ends the other one, long after the first would have come back.
+        await supervisor.drain(DrainMode.FINISH, 0)
+        await running
+        assert supervisor.failure is None
+
+    asyncio.run(scenario())
+    assert lives.read_text() == "x"
+
+
+def _scripted(name: str, script: Script) -> ChildSpec:
+    return ChildSpec(
+        name=name,
+        kind="child",
+        module="tests.worker.supervision.scripted_child",
+        configuration=script,
+        is_restarted=False,
+    )
+
+
+def _supervisor(
+    *specs: ChildSpec, on_report: Callable[[str, Report], None] = lambda _name, _report: None
+) -> Supervisor:
+    return Supervisor(
+        specs,
+        plan=DrainPlan(stages=(tuple(spec.name for spec in specs),)),
+        clock=time.monotonic,
+        environment={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'worker'}"},
+        stuck_limit_s=60,
+        listeners=Listeners(on_report=on_report),
+    )
 
 
 async def _until(lives: "asyncio.Queue[int]", wanted: int) -> None:

@@ -81,27 +81,32 @@ class Child:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the process and hand it its configuration."""
-        link, theirs = open_pair()
+        """Start the process and hand it its configuration; raises ``OSError``."""
+        self._link, theirs = open_pair()
         with theirs:
-            link.send(self._spec.configuration)
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                self._spec.module,
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno(), *self._spec.inherited_fds],
-                env=self._environment,
-                stdin=asyncio.subprocess.DEVNULL,
-            )
-        self._link = link
-        asyncio.get_running_loop().add_reader(link.fileno(), self._read)
+            self._link.send(self._spec.configuration)
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    self._spec.module,
+                    str(theirs.fileno()),
+                    pass_fds=[theirs.fileno(), *self._spec.inherited_fds],
+                    env=self._environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                )
+            except OSError:
+                self._close()
+                raise
+        asyncio.get_running_loop().add_reader(self._link.fileno(), self._read)
 
     async def wait(self) -> int:
-        """Wait for its end; give the exit status."""
+        """Wait for its end, and hear its last words; give the exit status."""
         if self._process is None:
             return 1
         status = await self._process.wait()
+        while self._read():
+            pass
         self._close()
         return status
 
@@ -135,16 +140,17 @@ class Child:
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGKILL)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take one message; tell whether there may be another."""
         if self._link is None:
-            return
+            return False
         try:
             message = self._link.receive()
         except (BlockingIOError, ConnectionError):
-            return
+            return False
         except msgspec.DecodeError:
             logger.exception("report not understood", extra={"child": self._spec.name})
-            return
+            return True
         match message:
             case None:
                 self._close()
@@ -154,6 +160,7 @@ class Child:
                     answer.set_result(message)
             case Report():
                 self._note(message)
+        return True
 
     def _note(self, report: Report) -> None:
         if report.num_beats != self._report.num_beats or report.state != self._report.state:

@@ -24,7 +24,8 @@ class PodHealth:
     why_not_started: str | None
 
 
-_UNSTARTED_STATES = frozenset({"starting", "loading", "failed"})
+UNSTARTED_STATES = frozenset({"starting", "loading", "failed"})
+"""A process in one of these holds no work."""
 
 
 def pod_health(
@@ -41,7 +42,7 @@ def pod_health(
             why_not_started = why_not_started or reason
             if not process.is_restarted and not is_draining:
                 why_not_live = why_not_live or reason
-        elif process.state in _UNSTARTED_STATES:
+        elif process.state in UNSTARTED_STATES:
             reason = f"{process.name} is {process.state}"
             why_not_ready = why_not_ready or reason
             why_not_started = why_not_started or reason
@@ -65,6 +66,6 @@ def stuck_processes(processes: Iterable[ProcessView], *, stuck_limit_s: float) -
         process.name
         for process in processes
         if process.is_running
-        and process.state not in _UNSTARTED_STATES
+        and process.state not in UNSTARTED_STATES
         and process.silent_s > stuck_limit_s
     )

@@ -1,9 +1,9 @@
 """Owns the set of a pod's processes: start, watch, restart or fail stop, drain; owns no tree.
 
 Invariants: every process has one spec; a process whose spec says so is started again after a death,
-any other death ends all; a process whose loop stands still for too long is ended, which is a death
-like any other; after ``drain`` deaths are expected; ``run`` returns only when nothing of the set
-runs any more.
+any other death ends all; what cannot be started counts as dead; a process whose loop stands still
+for too long is ended, which is a death like any other; after ``drain`` deaths are expected and
+nothing is started any more; ``run`` returns only when nothing of the set runs any more.
 """
 
 import asyncio
@@ -18,7 +18,13 @@ from mizzen_worker.observability.aggregate import Aggregate
 from mizzen_worker.observability.metric_names import PROCESS_RESTARTS, PROCESS_STUCK, PROCESS_UP
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.supervision.child import Child, ChildSpec
-from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health, stuck_processes
+from mizzen_worker.supervision.health import (
+    UNSTARTED_STATES,
+    PodHealth,
+    ProcessView,
+    pod_health,
+    stuck_processes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +180,10 @@ class Supervisor:
     async def _drain_one(self, child: Child, mode: DrainMode, left_s: float) -> None:
         if not child.is_running:
             return
+        if child.report.state in UNSTARTED_STATES:
+            child.kill()  # It holds no work yet, and loading may take longer than any drain.
+            await child.wait()
+            return
         child.drain(Drain(mode=mode, deadline_s=left_s))
         try:
             async with asyncio.timeout(left_s + _KILL_AFTER_S):
@@ -193,14 +203,9 @@ class Supervisor:
             )
             self._children[spec.name] = child
             begun_s = self._clock()
-            await child.start()
-            status = await child.wait()
-            self._aggregate.note(spec.name, child.metrics)
-            self._aggregate.end(spec.name)
+            reason = await self._live(spec.name, child)
             if self._is_draining:
                 return
-            detail = child.report.detail if child.report.state == "failed" else ""
-            reason = f"{spec.name} ended with {_describe(status)}{': ' if detail else ''}{detail}"
             was_calm = self._clock() - begun_s > _CALM_S or child.report.state == "ready"
             num_early_deaths = 0 if was_calm else num_early_deaths + 1
             if not spec.is_restarted or num_early_deaths >= self._max_early_deaths():
@@ -209,7 +214,24 @@ class Supervisor:
             wait_s = _RESTART_WAITS_S[min(num_early_deaths, len(_RESTART_WAITS_S) - 1)]
             logger.error("process died, starting it again", extra={"reason": reason})
             self._recorder.count(PROCESS_RESTARTS, 1, spec.name)
-            await asyncio.sleep(wait_s)
+            if not await self._may_start_after(wait_s):
+                return
+
+    async def _may_start_after(self, wait_s: float) -> bool:
+        await asyncio.sleep(wait_s)
+        return not self._is_draining
+
+    async def _live(self, name: str, child: Child) -> str:
+        """Run one life to its end; say how it ended."""
+        try:
+            await child.start()
+        except OSError as error:
+            return f"{name} cannot be started: {error}"
+        status = await child.wait()
+        self._aggregate.note(name, child.metrics)
+        self._aggregate.end(name)
+        detail = child.report.detail if child.report.state == "failed" else ""
+        return f"{name} ended with {_describe(status)}{': ' if detail else ''}{detail}"
 
     async def _watch(self) -> None:
         """End processes whose loops stand still; a look that is late itself judges nobody."""
