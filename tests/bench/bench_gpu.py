@@ -123,7 +123,7 @@ class Engine:
 def measure(engine: Engine, batch: int, arguments: argparse.Namespace) -> dict[str, float]:
     """Median of the rounds, after one that warms up."""
     prompt, num_new = arguments.prompt, arguments.new_tokens
-    engine.serve(batch, prompt, 4)
+    engine.serve(batch, prompt, num_new)
     first = statistics.median(engine.serve(batch, prompt, 1) for _ in range(arguments.rounds))
     engine.runner.launch_s.clear()
     whole = statistics.median(engine.serve(batch, prompt, num_new) for _ in range(arguments.rounds))

@@ -25,9 +25,9 @@ EOF
 engine=(tests/worker/{attention,cache,kernels,memory,model_executor,sampler,scheduler})
 status=0
 if [[ $what != engine ]]; then
-  python3 -m pytest -q -n 6 -m gpu tests/gpu "${engine[@]}" "$@" || status=$?
+  python3 -m pytest -q -p no:benchmark -n 8 -m gpu tests/gpu "${engine[@]}" "$@" || status=$?
 fi
 if [[ $what != gpu ]]; then
-  python3 -m pytest -q -n 12 -m "not gpu and not model" "${engine[@]}" "$@" || status=$?
+  python3 -m pytest -q -p no:benchmark -n 12 -m "not gpu and not model" "${engine[@]}" "$@" || status=$?
 fi
 exit "$status"

@@ -45,7 +45,9 @@ def join_scores(parts: list[Scores]) -> Scores:
 
 
 def _score(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Scores:
-    totals = logits.logsumexp(-1, keepdim=True)
+    # A GPU adds a row up in an order that depends on the number of rows: float64 hides it.
+    wide = logits if logits.device.type == "cpu" else logits.double()
+    totals = wide.logsumexp(-1, keepdim=True).float()
     if num_top == 0:
         values, ids = logits[:, :0], targets.new_empty((len(targets), 0))
     else:
