@@ -314,5 +314,5 @@ def test_dummy_weights_need_only_the_config(tmp_path: Path) -> None:
 def test_context_length_above_the_models_is_refused(
     grouped: tuple[Path, LlamaForCausalLM],
 ) -> None:
-    with pytest.raises(ConfigError, match="context length 512 is more than the model's 256"):
+    with pytest.raises(ConfigError, match="--context-length: 512 is more than the model's 256"):
         load(grouped[0], context_length=512)

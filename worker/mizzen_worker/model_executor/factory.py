@@ -107,7 +107,7 @@ def _limits(options: RunnerOptions, facts: ModelFacts) -> RunnerLimits:
     context_length = options.context_length or facts.context_length
     if context_length > facts.context_length:
         message = (
-            f"context length {context_length} is more than the model's {facts.context_length}; "
+            f"--context-length: {context_length} is more than the model's {facts.context_length}; "
             "use at most that"
         )
         raise ConfigError(message)
