@@ -9,7 +9,7 @@ from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.env import read_pod_environment
 from mizzen_worker.config.options import Role
 from mizzen_worker.contracts.errors import ConfigError
-from mizzen_worker.data_parallel.settings import RouterSettings
+from mizzen_worker.data_parallel.settings import ControllerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.process_tree import LaunchPlan, plan_launch
 from mizzen_worker.scheduler.rank_settings import RankSettings
@@ -58,15 +58,15 @@ def test_every_front_reaches_every_rank_and_has_its_own_detokenizer(tmp_path: Pa
 
 def test_ranks_of_a_worker_stand_behind_one_router_and_take_a_gpu_each(tmp_path: Path) -> None:
     plan = _plan(Role.WORKER, tmp_path, "--data-parallel-size", "2", "--device", "cuda")
-    ranks, (router,) = _of(plan, RankSettings), _of(plan, RouterSettings)
+    ranks, (controller,) = _of(plan, RankSettings), _of(plan, ControllerSettings)
     assert [rank.engine.device for rank in ranks] == ["cuda:0", "cuda:1"]
-    assert router.ranks == tuple(rank.listen for rank in ranks)
-    assert router.listen == "tcp://127.0.0.1:30001"
-    assert plan.drain.stages == (("rank-0", "rank-1"), ("router",))
+    assert controller.ranks == tuple(rank.listen for rank in ranks)
+    assert controller.listen == "tcp://127.0.0.1:30001"
+    assert plan.drain.stages == (("rank-0", "rank-1"), ("controller",))
     assert {spec.name: spec.is_restarted for spec in plan.specs} == {
         "rank-0": True,
         "rank-1": True,
-        "router": False,
+        "controller": False,
     }
 
 

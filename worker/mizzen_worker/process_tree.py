@@ -3,7 +3,7 @@
 A front is an HTTP server with its own detokenizer: the two share no bottleneck with other fronts,
 and one that dies takes nothing of theirs along. All fronts accept from one listening socket, which
 the launcher holds: connections that wait there are taken by whoever lives. A worker with several
-ranks has a router in front of them; ``serve``'s fronts reach every rank themselves.
+ranks has a controller in front of them; ``serve``'s fronts reach every rank themselves.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from mizzen_worker.contracts.operator_names import (
     FLAG_LISTEN,
     FLAG_WORKERS,
 )
-from mizzen_worker.data_parallel.settings import RouterSettings
+from mizzen_worker.data_parallel.settings import ControllerSettings
 from mizzen_worker.detokenizer.settings import DetokenizerSettings
 from mizzen_worker.http_api.access import read_access_keys
 from mizzen_worker.http_api.front_settings import FrontSettings
@@ -38,7 +38,7 @@ from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
 from mizzen_worker.observability.tracing import TraceSettings, check_tracing
 from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
 from mizzen_worker.supervision.child import ChildSpec
-from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK, KIND_ROUTER
+from mizzen_worker.supervision.pod_control import KIND_CONTROLLER, KIND_FRONT, KIND_RANK
 from mizzen_worker.supervision.supervisor import DrainPlan
 from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
@@ -144,8 +144,8 @@ def _check_device(engine: EngineOptions) -> None:
 
 
 def _drain_plan(specs: tuple[ChildSpec, ...]) -> DrainPlan:
-    """Fronts end before what they stand on, a router after the ranks whose last words it passes."""
-    kinds = ({KIND_FRONT}, {KIND_RANK, _KIND_TEXT}, {KIND_ROUTER})
+    """Fronts end before what they stand on, a controller after ranks whose last words it passes."""
+    kinds = ({KIND_FRONT}, {KIND_RANK, _KIND_TEXT}, {KIND_CONTROLLER})
     stages = (tuple(spec.name for spec in specs if spec.kind in stage) for stage in kinds)
     return DrainPlan(stages=tuple(stage for stage in stages if stage))
 
@@ -179,7 +179,10 @@ class _Tree:
             return self._ranks((wire.listen,), is_restarted=False)
         # Each rank is a copy of the model for itself: the others' streams go on without it.
         addresses = tuple(self._address(name) for name in _names(KIND_RANK, num_ranks))
-        return (*self._ranks(addresses, is_restarted=True), self._router(wire.listen, addresses))
+        return (
+            *self._ranks(addresses, is_restarted=True),
+            self._controller(wire.listen, addresses),
+        )
 
     def tokenizer(self) -> tuple[ChildSpec, ...]:
         wire = self.configuration.group(WireOptions)
@@ -226,17 +229,17 @@ class _Tree:
             )
         )
 
-    def _router(self, listen: str, ranks: tuple[str, ...]) -> ChildSpec:
+    def _controller(self, listen: str, ranks: tuple[str, ...]) -> ChildSpec:
         return ChildSpec(
-            name=KIND_ROUTER,
-            kind=KIND_ROUTER,
+            name=KIND_CONTROLLER,
+            kind=KIND_CONTROLLER,
             module="mizzen_worker.data_parallel.process",
-            configuration=RouterSettings(
+            configuration=ControllerSettings(
                 instance_id=self.instance_id,
                 listen=listen,
                 curve_dir=self.curve_dir,
                 ranks=ranks,
-                log=self._log_of(KIND_ROUTER),
+                log=self._log_of(KIND_CONTROLLER),
             ),
             is_restarted=False,
         )

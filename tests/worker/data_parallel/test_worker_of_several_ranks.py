@@ -122,8 +122,8 @@ def test_a_client_that_leaves_and_an_abort_free_the_ranks(pods: Pods) -> None:
 
     def live() -> int:
         info = httpx.get(f"{pods.worker.admin}/server_info").json()["processes"]
-        assert info["router"]["ranks_attached"] == "2"
-        return int(info["router"]["live_requests"]) + sum(
+        assert info["controller"]["ranks_attached"] == "2"
+        return int(info["controller"]["live_requests"]) + sum(
             int(info[name]["running_requests"]) for name in ("rank-0", "rank-1")
         )
 

@@ -42,7 +42,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How busy a worker is; the router's only input."""
+    """How busy a worker is, for choosing one."""
 
     running_requests: int
     queued_requests: int

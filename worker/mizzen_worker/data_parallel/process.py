@@ -1,4 +1,4 @@
-"""Owns the router process: its sockets, its loop, its reports; owns no routes.
+"""Owns the controller process: its sockets, its loop, its reports; owns no routes.
 
 Started by the launcher with its whole configuration; imports no torch.
 """
@@ -14,7 +14,7 @@ import uvloop
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import Control, Reply
 from mizzen_worker.data_parallel.controller import MAX_TOKENIZERS, Controller
-from mizzen_worker.data_parallel.settings import RouterSettings
+from mizzen_worker.data_parallel.settings import ControllerSettings
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.connection import WorkerConnection
 from mizzen_worker.ipc.curve import read_server_keys
@@ -31,58 +31,58 @@ _LAST_WORDS_S = 2.0
 
 def main() -> None:
     """Run the process."""
-    run_child("router", RouterSettings, _run)
+    run_child("controller", ControllerSettings, _run)
 
 
-def _run(settings: RouterSettings, link: ParentLink, wishes: Wishes) -> None:
+def _run(settings: ControllerSettings, link: ParentLink, wishes: Wishes) -> None:
     # A connection takes a handful of descriptors, and there is one per tokenizer and rank.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvloop.run(_serve(settings, link, wishes))
 
 
-async def _serve(settings: RouterSettings, link: ParentLink, wishes: Wishes) -> None:
-    recorder = Recorder("router")
+async def _serve(settings: ControllerSettings, link: ParentLink, wishes: Wishes) -> None:
+    recorder = Recorder("controller")
     links = ZmqLinks(max_links=(MAX_TOKENIZERS + 1) * len(settings.ranks))
     keys = None
     if settings.curve_dir is not None and settings.listen.startswith("tcp://"):
         keys = read_server_keys(Path(settings.curve_dir))
-    router = ZmqRouter(settings.listen, keys=keys)
+    endpoint = ZmqRouter(settings.listen, keys=keys)
     controller = Controller(
         settings.ranks,
         instance_id=InstanceId(settings.instance_id),
         open_link=links.open_link,
-        send=router.send,
+        send=endpoint.send,
         recorder=recorder,
         clock=time.monotonic,
     )
-    router.begin(controller)
+    endpoint.begin(controller)
     connections = [
         WorkerConnection(
             address,
             open_link=links.open_link,
-            instance_id=InstanceId(f"{settings.instance_id}/router"),
+            instance_id=InstanceId(f"{settings.instance_id}/controller"),
             listener=controller.ranks,
             clock=time.monotonic,
         )
         for address in settings.ranks
     ]
     tasks = [asyncio.create_task(connection.run()) for connection in connections]
-    tasks += [asyncio.create_task(router.run()), asyncio.create_task(controller.run())]
+    tasks += [asyncio.create_task(endpoint.run()), asyncio.create_task(controller.run())]
     report = asyncio.create_task(_report(controller, recorder, link, wishes))
     await asyncio.wait({report, *tasks}, return_when=asyncio.FIRST_COMPLETED)
     for task in (report, *tasks):
         if task.done() and task.exception() is not None:
-            logger.error("router fails", exc_info=task.exception())
+            logger.error("controller fails", exc_info=task.exception())
             raise SystemExit(1)
-    await router.drain(_LAST_WORDS_S)
+    await endpoint.drain(_LAST_WORDS_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await controller.close()
-    router.close(linger_s=_LAST_WORDS_S)
+    endpoint.close(linger_s=_LAST_WORDS_S)
     links.close()
-    logger.info("router is drained")
+    logger.info("controller is drained")
 
 
 async def _report(

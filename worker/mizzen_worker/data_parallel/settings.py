@@ -1,11 +1,11 @@
-"""Owns the configuration of a DataParallelController's process, apart from its wiring."""
+"""Owns the configuration of the controller process, apart from its wiring."""
 
 import msgspec
 
 from mizzen_worker.observability.process_log import ProcessLog
 
 
-class RouterSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where tokenizers come to, and where the ranks are."""
 
     instance_id: str

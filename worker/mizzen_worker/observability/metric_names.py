@@ -67,8 +67,8 @@ def _step_time(part: str, meaning: str) -> Metric:
     )
 
 
-def _router(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
-    return Metric(name=name, kind=kind, meaning=meaning, process="router", labels=labels)
+def _controller(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, meaning=meaning, process="controller", labels=labels)
 
 
 def _launcher(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
@@ -205,10 +205,10 @@ STEP_LAUNCH_TIME = _step_time("launch", "From a step's plan until it is on its w
 STEP_SETTLE_TIME = _step_time(
     "settle", "Waiting for results and taking them; on a CPU the step itself."
 )
-ROUTED_REQUESTS = _router(
+ROUTED_REQUESTS = _controller(
     "mizzen_routed_requests_total", MetricKind.COUNTER, "Requests given to one of the ranks."
 )
-TOKENIZERS_ATTACHED = _router(
+TOKENIZERS_ATTACHED = _controller(
     "mizzen_tokenizers_attached", MetricKind.GAUGE, "Tokenizer processes that are connected."
 )
 PROCESS_UP = _launcher(

@@ -10,7 +10,7 @@ from mizzen_worker.observability.metric_names import METRICS
 _PROCESS_TO_TITLE = {
     "front": "Front process (public port `/metrics`, and the admin port)",
     "rank": "Worker rank (admin port `/metrics`)",
-    "router": "Router of a worker with several ranks (admin port `/metrics`)",
+    "controller": "Controller of a worker with several ranks (admin port `/metrics`)",
     "launcher": "Launcher (admin port `/metrics`)",
 }
 

@@ -26,7 +26,7 @@ class _Worker:
 
 @dataclass(slots=True, kw_only=True)
 class Workers:
-    """Attached workers by address. Owned by a TokenizerManager, or by a router for its ranks."""
+    """Attached workers by address. Owned by a TokenizerManager, or by a controller of ranks."""
 
     tokenizer_fingerprint: str
     memory: PrefixMemory = field(default_factory=PrefixMemory)

@@ -10,7 +10,7 @@ from typing import Protocol
 from mizzen_worker import __version__
 from mizzen_worker.contracts.messages import ControlVerb, Reply
 
-KIND_FRONT, KIND_RANK, KIND_ROUTER = "front", "rank", "router"
+KIND_FRONT, KIND_RANK, KIND_CONTROLLER = "front", "rank", "controller"
 
 
 class Processes(Protocol):
@@ -70,7 +70,7 @@ class PodControl:
     async def describe(self) -> Answer:
         """Tell what this is and what each process says of itself."""
         told: dict[str, Reply | None] = {}
-        for kind in (KIND_FRONT, KIND_ROUTER, KIND_RANK):
+        for kind in (KIND_FRONT, KIND_CONTROLLER, KIND_RANK):
             told.update(await self.processes.ask(kind, ControlVerb.DESCRIBE, {}))
         processes = {
             name: {"pid": pid, **_facts(told.get(name))}
