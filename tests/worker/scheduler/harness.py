@@ -8,7 +8,7 @@ from tests.worker.fake_model import Expected, Scored, expected
 from tests.worker.fake_runner import FakeRunner
 from tests.worker.recording_endpoint import RecordingEndpoint
 
-from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.batch import Int32Array, RunnerLimits
 from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId
 from mizzen_worker.contracts.messages import (
@@ -112,6 +112,8 @@ class Harness:
             clock=lambda: self.now,
             settings=self.settings,
         )
+        self.state = self.loop._state
+        """What the loop works on: tests look at it, and change it only where they say so."""
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self.others: list[tuple[PeerId, ToTokenizer]] = []
         self._num_read = 0
@@ -139,8 +141,7 @@ class Harness:
     def step(self) -> bool:
         """Run one iteration, spoil what is free, read the answers."""
         did_run = self.loop.run_once()
-        allocator = self.loop._state.residency.cache._allocator
-        self.runner.poison(allocator.free_pages())
+        self.runner.poison(self.free_pages())
         self._read()
         return did_run
 
@@ -148,7 +149,7 @@ class Harness:
         """Run until nothing is left to do."""
         for _ in range(max_steps):
             did_run = self.step()
-            if not did_run and not self.endpoint.inbox and len(self.loop._state.roster) == 0:
+            if not did_run and not self.endpoint.inbox and len(self.state.roster) == 0:
                 return
         raise AssertionError(f"not idle after {max_steps} steps")
 
@@ -177,11 +178,14 @@ class Harness:
 
     def assert_idle_and_whole(self) -> None:
         """Nothing is held, and after a flush everything is free."""
-        cache = self.loop._state.residency.cache
+        cache = self.state.residency.cache
         assert cache.num_available == cache.num_pages
         cache.flush()
         assert cache.num_cached == 0
-        assert len(cache._allocator.free_pages()) == cache.num_pages
+        assert len(self.free_pages()) == cache.num_pages
+
+    def free_pages(self) -> Int32Array:
+        return self.state.residency.cache._allocator.free_pages()
 
     def _read(self) -> None:
         for peer, message in self.endpoint.sent[self._num_read :]:

@@ -18,7 +18,7 @@ from mizzen_worker.scheduler.req import Req
 
 
 def _live(harness: Harness, name: str) -> Req:
-    req = harness.loop._state.roster.get(name)
+    req = harness.state.roster.get(name)
     assert req is not None
     return req
 
@@ -29,7 +29,7 @@ def _steps(harness: Harness, number_of: int) -> None:
 
 
 def _running(harness: Harness) -> list[str]:
-    return [req.request_id for req in harness.loop._state.roster.running]
+    return [req.request_id for req in harness.state.roster.running]
 
 
 def _order_of_ends(harness: Harness, attempts: dict[str, Attempt]) -> list[str]:
@@ -108,7 +108,7 @@ def test_a_step_matches_a_bounded_part_of_a_long_line_and_only_what_is_new(
     _steps(harness, 2)
     for number in range(300):  # None fits beside the one that runs.
         harness.submit(make_submit(f"r{number}", [number % 50] * 100, max_new_tokens=150))
-    cache = harness.loop._state.residency.cache
+    cache = harness.state.residency.cache
     asked: list[Match | None] = []
     really_match = cache.match
 
@@ -216,8 +216,8 @@ def test_a_follower_goes_on_when_its_leader_ends(how: str) -> None:
     elif how == "deadline":
         harness.now = 6.0
     else:
-        harness.loop._state.residency.retract(_live(harness, "leader"))
-        harness.loop._state.roster.retract(_live(harness, "leader"))
+        harness.state.residency.retract(_live(harness, "leader"))
+        harness.state.roster.retract(_live(harness, "leader"))
     harness.run()
     assert follower.output == harness.expected(follower.submit)
     # What the leader had cached is not computed again.

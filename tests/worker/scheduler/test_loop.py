@@ -168,7 +168,7 @@ def test_a_plan_without_rows_while_requests_run_is_an_error_not_a_hang() -> None
     harness = Harness(page_size=4, num_pages=25, max_chunk_tokens=16, is_audited=False)
     harness.submit(make_submit("a", range(40)))
     harness.step()
-    allocator = harness.loop._state.residency.cache._allocator
+    allocator = harness.state.residency.cache._allocator
     allocator.take(allocator.num_free)
     with pytest.raises(InvariantError, match="1 requests run and no row can be planned"):
         harness.step()
@@ -210,7 +210,7 @@ def test_abort_in_every_state() -> None:
     waiting = harness.submit(make_submit("w", [5, 6]))
     harness.step()
     harness.step()
-    states = [harness.loop._state.roster.get(name).state.value for name in ("d", "p", "w")]
+    states = [harness.state.roster.get(name).state.value for name in ("d", "p", "w")]
     assert states == ["decoding", "prefilling", "waiting"]
     for attempt in (decoding, prefilling, waiting):
         harness.abort(attempt)
@@ -360,7 +360,7 @@ def test_deadlines_of_ended_requests_are_forgotten() -> None:
     for number in range(300):
         harness.submit(make_submit(f"r{number}", [1], max_new_tokens=1, deadline_s=1e6))
         harness.step()
-    assert len(harness.loop._state.roster._deadlines) < 100
+    assert len(harness.state.roster._deadlines) < 100
     harness.assert_all_served()
 
 
@@ -371,7 +371,7 @@ def test_small_pages_come_several_at_once_where_there_are_plenty(
     harness = Harness(page_size=1, num_pages=num_pages)
     harness.submit(make_submit("a", range(10), ignore_eos=True, max_new_tokens=20))
     harness.step()
-    (req,) = harness.loop._state.roster.running
+    (req,) = harness.state.roster.running
     harness.step()
     assert req.held()[1].num_pages == 10 + num_ahead
     while req.is_running:

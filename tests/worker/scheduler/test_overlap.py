@@ -78,8 +78,8 @@ def test_what_an_aborted_row_may_write_stays_until_its_step_has_settled() -> Non
     harness = Harness(max_slots=1, page_size=4, delays=1)
     aborted = harness.submit(make_submit("a", range(20), ignore_eos=True, max_new_tokens=50))
     harness.step()
-    residency = harness.loop._state.residency
-    slot, lease = harness.loop._state.roster.live()[0].held()
+    residency = harness.state.residency
+    slot, lease = harness.state.roster.live()[0].held()
     harness.abort(aborted)
     follower = harness.submit(make_submit("b", range(30, 50), ignore_eos=True))
     num_steps = len(harness.runner.batches)
@@ -123,7 +123,7 @@ def test_a_row_that_needs_its_token_on_the_cpu_is_never_planned_while_it_is_in_f
     overlapped: list[bool] = []
 
     def watched(batch: ScheduleBatch):
-        req = harness.loop._state.roster.get("grammar")
+        req = harness.state.roster.get("grammar")
         if req is not None and req.slot is not None and _rows_of(batch, req.slot):
             assert not any(_rows_of(step, req.slot) for step in runner.unsettled)
         overlapped.append(bool(runner.unsettled))
@@ -183,7 +183,7 @@ def test_a_flush_reaches_what_an_ended_request_left_behind() -> None:
     harness.abort(running)
     harness.control(Control(control_id=1, verb=ControlVerb.FLUSH_CACHE))
     harness.step()
-    assert harness.loop._state.residency.cache.num_cached == 0
+    assert harness.state.residency.cache.num_cached == 0
     harness.assert_idle_and_whole()
 
 

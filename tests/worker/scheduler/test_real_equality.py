@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.scale import count
+from tests.scale import count, scale
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import (
     ARCHITECTURES,
@@ -29,6 +29,8 @@ from mizzen_worker.contracts.request import LogprobParams
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 
+VARIANTS = ARCHITECTURES if scale() == "full" else ARCHITECTURES[:2]
+"""A check takes those without and with windows: ``test_deterministic`` looks at each of them."""
 PAGE_SIZE = 4
 MAX_RUNNING = 5
 NUM_SHORT = 4
@@ -110,7 +112,7 @@ def random_requests(rng: random.Random, workload: int, *, is_long: bool) -> list
     return requests
 
 
-@pytest.mark.parametrize("variant", ARCHITECTURES)
+@pytest.mark.parametrize("variant", VARIANTS)
 @EVERY_BACKEND
 def test_tokens_equal_a_run_alone(tmp_path: Path, variant: str, backend: str) -> None:
     save_tiny(tmp_path, variant)

@@ -104,9 +104,9 @@ def test_the_load_tells_tokens_that_wait_for_their_prefill() -> None:
     harness.submit(make_submit("runs", range(30)))
     harness.submit(make_submit("waits", range(20)))
     harness.step()
-    assert harness.loop._state.load(is_draining=False).queued_tokens == 22 + 20
+    assert harness.state.load(is_draining=False).queued_tokens == 22 + 20
     harness.run()
-    assert harness.loop._state.load(is_draining=False).queued_tokens == 0
+    assert harness.state.load(is_draining=False).queued_tokens == 0
 
 
 def test_an_idle_loop_waits_but_never_past_the_next_heartbeat() -> None:

@@ -28,7 +28,7 @@ def _other(harness: Harness, name: str, prompt: list[int] | range, **changes: ob
 
 
 def _live(harness: Harness, name: str = "x") -> Req:
-    req = harness.loop._state.roster.get(name)
+    req = harness.state.roster.get(name)
     assert req is not None
     return req
 
@@ -207,7 +207,7 @@ def test_disconnect(reach, delays) -> None:
         harness.step()
     else:
         assert attempt.terminals == []
-    assert harness.loop._state.roster.get("x") is None
+    assert harness.state.roster.get("x") is None
     _serve_the_others(harness)
 
 
