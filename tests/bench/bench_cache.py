@@ -125,7 +125,7 @@ class _FullPool:
             allocator=PageAllocator(num_pages=cached_tokens // page_size),
             page_size=page_size,
             eviction=CacheEviction.LRU,
-            journal=EventLog(capacity=10_000) if has_events else None,
+            event_log=EventLog(capacity=10_000) if has_events else None,
         )
         self.dice = np.random.default_rng(3)
         while self.cache.num_cached + HIT_TOKENS // page_size < self.cache.num_pages:

@@ -39,7 +39,7 @@ def _all_names(core: UnifiedTreeCore) -> set[bytes]:
 @pytest.mark.parametrize("page_size", [1, 2, 4])
 def test_who_applies_every_event_holds_exactly_what_is_cached(page_size: int) -> None:
     log = EventLog(capacity=10**6)
-    core = UnifiedTreeCore(page_size=page_size, components=(FullComponent(),), journal=log)
+    core = UnifiedTreeCore(page_size=page_size, components=(FullComponent(),), event_log=log)
     mirror, dice = EventMirror(), random.Random(page_size)
     for tick in range(1, count(check=300, full=1_500)):
         tokens = [dice.randint(0, 1) for _ in range(dice.randint(0, 10) * page_size)]
@@ -65,7 +65,7 @@ def test_who_applies_every_event_holds_exactly_what_is_cached(page_size: int) ->
 
 def test_a_page_follows_the_one_before_it_in_a_snapshot() -> None:
     log = EventLog(capacity=8)
-    core = UnifiedTreeCore(page_size=1, components=(FullComponent(),), journal=log)
+    core = UnifiedTreeCore(page_size=1, components=(FullComponent(),), event_log=log)
     for tick, tokens in enumerate(([1, 2, 3, 4], [1, 2, 9], [1, 2, 3, 8])):
         pages = np.arange(len(tokens), dtype=np.int32)
         core.insert(_key(tokens, 1), (pages,), Access(tick=Tick(tick)))

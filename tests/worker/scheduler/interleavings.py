@@ -98,7 +98,7 @@ class Interleaving:
         """One iteration; what subscribers were told is what is cached."""
         self.harness.step()
         cache = self.harness.loop.cache
-        log = cache.journal
+        log = cache.event_log
         assert log is not None
         events = log.since(self.mirror.next_sequence)
         if events is None:
@@ -118,7 +118,7 @@ class Interleaving:
             assert attempt.scores == answer.scores[num_before : num_before + len(attempt.scores)]
             if attempt.peer not in self.lost:
                 self._judge_end(attempt)
-        self.harness.loop._state.refresh_gauges()
+        self.harness.state.refresh_gauges()
         counters = self.harness.loop.counters
         assert (counters.running_requests, counters.queued_requests) == (0, 0)
         assert counters.kv_tokens_used == 0
@@ -208,7 +208,7 @@ class Interleaving:
 
     def _repeat(self) -> None:
         """Send a live request again, or an older attempt of it: dropped without a word."""
-        roster = self.harness.loop._state.roster
+        roster = self.harness.state.roster
         if self.harness.endpoint.inbox:
             return
         for attempt in self.live:
@@ -226,7 +226,7 @@ class Interleaving:
         for attempt in self.live:
             submit = attempt.submit
             others = [peer for peer in self.peers if peer != attempt.peer]
-            req = self.harness.loop._state.roster.get(submit.request_id)
+            req = self.harness.state.roster.get(submit.request_id)
             if req is None or req.peer != attempt.peer or not others:
                 continue
             thief = make_submit(submit.request_id, [1, 2], generation=10**6 + self.num_requests)

@@ -31,9 +31,9 @@ class _Worker:
         self.harness = Harness(page_size=4, num_pages=64, num_kept_cache_events=num_kept)
         self.publisher = EventPublisher(address)
         cache = self.harness.loop.cache
-        assert cache.journal is not None
+        assert cache.event_log is not None
         self.feed = CacheFeed(
-            cache=cache, log=cache.journal, publisher=self.publisher, instance_id=InstanceId(life)
+            cache=cache, log=cache.event_log, publisher=self.publisher, instance_id=InstanceId(life)
         )
         self.dice = random.Random(7)
         self.num_submitted = 0
@@ -179,9 +179,9 @@ def test_events_take_the_keys_of_the_worker(tmp_path: Path) -> None:
     worker = _Worker(f"ipc://{tmp_path}/unused")
     publisher = EventPublisher(address, keys=read_server_keys(ours))
     cache = worker.harness.loop.cache
-    assert cache.journal is not None
+    assert cache.event_log is not None
     feed = CacheFeed(
-        cache=cache, log=cache.journal, publisher=publisher, instance_id=InstanceId("one")
+        cache=cache, log=cache.event_log, publisher=publisher, instance_id=InstanceId("one")
     )
     stranger_keys = read_client_keys(strangers)
     mixed = ClientKeys(

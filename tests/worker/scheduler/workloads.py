@@ -243,7 +243,7 @@ class Play:
             ageing_s=2.0,
             delays=self.delays,
         )
-        core = harness.loop._state.residency.cache._core
+        core = harness.state.residency.cache._core
         evict = core.evict
 
         def counted(component_index: int, num_units: int):
@@ -283,7 +283,7 @@ class Play:
         self.harness.control(Control(control_id=1, verb=verb))
 
     def _is_in_flight(self, name: str) -> bool:
-        state = self.harness.loop._state
+        state = self.harness.state
         req = state.roster.get(name)
         return (
             req is not None
@@ -305,7 +305,7 @@ class Play:
             self.events["device error"] += 1
             self.harness.loop.announce_restart()
             self.harness._read()
-        self.events["departure"] += len(self.harness.loop._state.residency.departures)
+        self.events["departure"] += len(self.harness.state.residency.departures)
 
     def _collect(self) -> None:
         """Take what has ended; where a worker gave requests back, go on with the next one."""

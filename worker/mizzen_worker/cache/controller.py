@@ -31,17 +31,17 @@ class UnifiedRadixCache:
         allocator: PageAllocator,
         page_size: int,
         eviction: CacheEviction = CacheEviction.LRU,
-        journal: EventLog | None = None,
+        event_log: EventLog | None = None,
     ) -> None:
         self.page_size = page_size
-        self.journal = journal
+        self.event_log = event_log
         """The record of pages that came and went, where one is kept."""
         self._allocator = allocator
         self._core = UnifiedTreeCore(
             page_size=page_size,
             components=(FullComponent(),),
             eviction=eviction,
-            journal=journal,
+            event_log=event_log,
         )
         self._executor = ActionExecutor({FULL: allocator})
         self._leases: dict[int, KvLease] = {}
@@ -98,7 +98,7 @@ class UnifiedRadixCache:
         return lease.num_pages - lease.num_tree + num_unlocked
 
     def hashes(self) -> tuple[bytes, ...]:
-        """Name every cached page, after the one it follows; none without a journal. O(tree)."""
+        """Name every cached page, after the one it follows; none without an event log. O(tree)."""
         return self._core.hashes()
 
     def open(self, match: Match, *, priority: int = 0, num_prompt_tokens: int = 0) -> KvLease:

@@ -7,7 +7,7 @@ books. Every change of a node goes through here (``check.py`` recomputes each of
 - per component, ``num_unlocked`` and ``num_locked`` count the units on nodes without and with lock;
 - candidates: of the backbone the unlocked leaves, of another component its unlocked values;
 - ``epoch`` changes with every change but that of a lock or of a use;
-- the journal hears of each page once when it comes and once when it goes.
+- the event log hears of each page once when it comes and once when it goes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,12 +34,12 @@ class NodeTable:
         page_size: int,
         components: Sequence[Component],
         rank: Rank,
-        journal: EventLog | None,
+        event_log: EventLog | None,
     ) -> None:
         self._page_size = page_size
         self._page_bytes = page_size * TOKEN_BYTES
         self._components = tuple(components)
-        self._journal = journal
+        self._event_log = event_log
         self.root = Node(
             node_id=ROOT,
             parent=None,
@@ -101,10 +101,10 @@ class NodeTable:
             priority=access.priority,
             hashes=(),
         )
-        if self._journal is not None:
+        if self._event_log is not None:
             previous = parent.hashes[-1] if parent.hashes else child_key[:DIGEST_BYTES]
             leaf.hashes = hash_pages(previous, edge, page_size=self._page_size)
-            self._journal.stored(previous, leaf.hashes)
+            self._event_log.stored(previous, leaf.hashes)
         self._nodes[leaf.node_id] = leaf
         parent.children[child_key] = leaf
         for index, value in enumerate(values):
@@ -157,8 +157,8 @@ class NodeTable:
         parent = leaf.parent
         if parent is None or leaf.children or any(value is not None for value in leaf.values):
             raise InvariantError([f"removal of node {leaf.node_id}, which is no empty leaf"])
-        if self._journal is not None:
-            self._journal.removed(leaf.hashes)
+        if self._event_log is not None:
+            self._event_log.removed(leaf.hashes)
         del parent.children[leaf.child_key]
         del self._nodes[leaf.node_id]
         self._orders[0].discard(leaf.node_id)

@@ -46,7 +46,7 @@ class UnifiedTreeCore:
         page_size: int,
         components: Sequence[Component],
         eviction: CacheEviction = CacheEviction.LRU,
-        journal: EventLog | None = None,
+        event_log: EventLog | None = None,
     ) -> None:
         self.page_size = page_size
         self.components = tuple(components)
@@ -55,7 +55,7 @@ class UnifiedTreeCore:
             page_size=page_size,
             components=self.components,
             rank=RANKS[eviction],
-            journal=journal,
+            event_log=event_log,
         )
         self._locks = LockBook(table=self._table, components=self.components)
 
@@ -152,7 +152,7 @@ class UnifiedTreeCore:
             yield node.view()
 
     def hashes(self) -> tuple[bytes, ...]:
-        """Name every cached page, after the one it follows; none without a journal. O(tree)."""
+        """Name every cached page, after the one it follows; none without an event log. O(tree)."""
         names: list[bytes] = []
         waiting = [self._table.root]
         while waiting:

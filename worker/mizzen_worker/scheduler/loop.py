@@ -209,7 +209,7 @@ def _build_residency(runner: Runner, settings: SchedulerSettings) -> Residency:
             allocator=PageAllocator(num_pages=limits.num_pages),
             page_size=limits.page_size,
             eviction=settings.cache_eviction,
-            journal=EventLog(capacity=num_events) if num_events else None,
+            event_log=EventLog(capacity=num_events) if num_events else None,
         ),
         table=RequestTable(
             max_slots=limits.max_slots,

@@ -108,7 +108,7 @@ def _run_until_drained(
 def _cache_feed(
     settings: RankSettings, loop: SchedulerLoop, keys: ServerKeys | None
 ) -> CacheFeed | None:
-    address, log = settings.engine.cache_events, loop.cache.journal
+    address, log = settings.engine.cache_events, loop.cache.event_log
     if address is None or log is None:
         return None
     return CacheFeed(
