@@ -76,6 +76,7 @@ def anthropic_endpoints(engine: FrontEngine) -> list[Endpoint]:
             body=MessagesRequest,
             answers=(AnthropicMessage,),
             chunk=MessageEvent,
+            operation="chat",
             errors=(404,),
         ),
         Endpoint(

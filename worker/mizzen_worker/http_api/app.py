@@ -121,14 +121,6 @@ def _response(request: Request, answer: ErrorAnswer) -> Response:
     return response
 
 
-_ROUTE_TO_OPERATION = {
-    "/v1/chat/completions": "chat",
-    "/v1/messages": "chat",
-    "/v1/completions": "text_completion",
-    "/generate": "text_completion",
-}
-
-
 def _named(headers: Iterable[tuple[bytes, bytes]], origin: Origin) -> list[tuple[bytes, bytes]]:
     """Put the request's id among the headers of its answer, under OpenAI's and Anthropic's name."""
     log_id = origin.log_id.encode()
@@ -150,6 +142,7 @@ class _Counted:
         self._routes = routes
         self._num_open = 0
         self._quiet = frozenset(one.path for one in endpoints if one.is_quiet)
+        self._operations = {one.path: one.operation for one in endpoints if one.operation}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -199,15 +192,16 @@ class _Counted:
             logger.log(level, "answered", extra=fields)
 
     def _attributes(self, scope: Scope, route: str, status: int, origin: Origin) -> Attributes:
-        operation = _ROUTE_TO_OPERATION.get(route)
-        return {
+        attributes = {
             "http.request.method": scope["method"],
             "http.route": route,
             "http.response.status_code": status,
             "mizzen.request_id": origin.log_id,
-            **({} if operation is None else {"gen_ai.operation.name": operation}),
-            **({} if operation is None else {"gen_ai.request.model": self._engine.served_name}),
         }
+        if route in self._operations:
+            attributes["gen_ai.operation.name"] = self._operations[route]
+            attributes["gen_ai.request.model"] = self._engine.served_name
+        return attributes
 
     def _route_of(self, scope: Scope) -> str:
         """Give a path's name in the table; others are one label, so that no scanner adds names."""

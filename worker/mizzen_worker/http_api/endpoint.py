@@ -34,5 +34,7 @@ class Endpoint:
     answers: tuple[Any, ...] = ()
     chunk: Any = None
     errors: tuple[int, ...] = ()
+    operation: str = ""
+    """What OpenTelemetry's conventions call it, where it generates."""
     is_quiet: bool = False
     """Not worth a log line at level info."""

@@ -96,6 +96,7 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
             body=GenerateRequest,
             answers=(Generated, list[Generated]),
             chunk=Generated,
+            operation="text_completion",
         )
     ]
 

@@ -131,6 +131,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
             body=ChatRequest,
             answers=(ChatCompletion,),
             chunk=ChatCompletionChunk,
+            operation="chat",
             errors=(404,),
         ),
         Endpoint(
@@ -140,6 +141,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
             body=CompletionRequest,
             answers=(Completion,),
             chunk=Completion,
+            operation="text_completion",
             errors=(404,),
         ),
     ]
