@@ -107,10 +107,6 @@ class UnifiedTreeCore:
             return np.empty(0, dtype=np.int32)
         return _join(self._covering(node_id, num_pages), 0)[:num_pages]
 
-    def value(self, component_index: int, node_id: NodeId) -> Int32Array | None:
-        """Read one component's value on a node; the tree keeps owning the array."""
-        return self._node(node_id).values[component_index]
-
     def num_unlocked_pages(self, node_id: NodeId, num_pages: int) -> int:
         """Count pages of a path that a lock would newly protect from eviction."""
         if num_pages == 0:

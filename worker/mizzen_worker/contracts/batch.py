@@ -43,7 +43,7 @@ INVALID_TOKEN = -2
 
 
 class ForwardMode(enum.Enum):
-    """What the rows of a batch are; decides which attention path and which graph runs."""
+    """What the rows of a batch are."""
 
     EXTEND = "extend"
     DECODE = "decode"

@@ -6,9 +6,10 @@ queued on the device before its result is looked at. That is the only difference
 
 Overlap rule. While a step is planned at most one has not settled. Planning uses settled tokens,
 counts and bounds, never the value of a token in flight. The step in flight settles *before* what
-has to know its tokens: a retraction, a row that needs its last token on the CPU, a hand-back, a
-flush. What ends a request needs no token and does not wait: its slot and pages stay behind until
-the step has settled (``residency.py``), its result is skipped (``pipeline.py``).
+has to know its tokens: a retraction (for pages or for a more urgent request), a row that needs its
+last token on the CPU, a hand-back, a flush. What ends a request needs no token and does not wait:
+its slot and pages stay behind until the step has settled (``residency.py``), its result is skipped
+(``pipeline.py``).
 
 Failure classes: a bad request ends alone; a ``StepError`` ends the requests of its batch; a
 ``DeviceError`` or ``InvariantError`` leaves ``run_once``, and with it the process. Not thread safe.

@@ -1,6 +1,6 @@
 """Owns the bundle of everything one scheduler works on; owns no rule about any of it.
 
-Each part has its one writer (see the package README); the bundle only saves passing seven things.
+Each part has its one writer (see the package README); the bundle only saves passing each.
 """
 
 from dataclasses import dataclass
