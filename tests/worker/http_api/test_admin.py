@@ -79,7 +79,7 @@ def test_flush_forgets_the_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-@pytest.mark.parametrize("by", ["rid", "response id", "header", "all"])
+@pytest.mark.parametrize("by", ["rid", "rid of OpenAI's", "response id", "header", "all"])
 def test_abort_ends_a_request_by_each_of_its_names(
     tmp_path: Path, *, by: str, is_streamed: bool
 ) -> None:
@@ -90,15 +90,16 @@ def test_abort_ends_a_request_by_each_of_its_names(
         ):
             body = {"text": "a", "sampling_params": LONG, "rid": "mine", "stream": is_streamed}
             path: str = "/generate"
-            if by == "response id":
+            if by in {"response id", "rid of OpenAI's"}:
                 path = "/v1/completions"
                 body = {"model": MODEL, "prompt": "a", "max_tokens": 400, "ignore_eos": True}
-                body["stream"] = is_streamed
+                body |= {"stream": is_streamed, "rid": "ours"}
             request = asyncio.create_task(client.post(path, json=body))
             await stack.until(lambda: stack.num_running == 1)
             await stack.until(lambda: next(iter(stack.manager._states.values())).num_output > 3)
             (request_id,) = stack.manager._states
             name = {"rid": "mine", "response id": f"cmpl-{request_id}", "header": request_id}
+            name["rid of OpenAI's"] = "ours"
             order: dict[str, Any] = {"abort_all": True} if by == "all" else {"rid": name[by]}
             done = await client.post("/abort_request", json=order, headers=AS_ADMIN)
             assert done.json() == {"num_aborted": 1}

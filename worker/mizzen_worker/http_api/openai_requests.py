@@ -11,6 +11,7 @@ from mizzen_worker.http_api.request_fields import (
     Count,
     CountOrZero,
     Extras,
+    Name,
     Prompt,
     Sampling,
     Stop,
@@ -29,6 +30,7 @@ class _OpenAiSampling(Sampling, Extras):
     stop: Stop | None = None
     min_tokens: CountOrZero | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    rid: Name | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -52,7 +52,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         wanted = await _chat_input(engine, body, request)
         num_choices = body.n or 1
         subrequests = Subrequests(engine, choices_of(wanted, num_choices), origin_of(request.scope))
-        head = _head(engine, "chatcmpl", body.model, subrequests)
+        head = _head(engine, "chatcmpl", body, subrequests)
         vocabulary = engine.token_bytes if body.logprobs else None
         if body.stream:
             usage = StreamUsage(
@@ -97,7 +97,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         subrequests = Subrequests(
             engine, inputs, origin_of(request.scope), is_prompt_only=body.max_tokens == 0
         )
-        head = _head(engine, "cmpl", body.model, subrequests)
+        head = _head(engine, "cmpl", body, subrequests)
         writers = _writers(engine, body, len(inputs))
         echoes = _echoes(engine, body, inputs, num_choices)
         if body.stream:
@@ -147,12 +147,19 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
     ]
 
 
-def _head(engine: FrontEngine, prefix: str, model: str, subrequests: Subrequests) -> AnswerHead:
+def _head(
+    engine: FrontEngine,
+    prefix: str,
+    body: ChatRequest | CompletionRequest,
+    subrequests: Subrequests,
+) -> AnswerHead:
     response_id = f"{prefix}-{subrequests.request_ids[0]}"
     subrequests.name(response_id)
+    if body.rid:
+        subrequests.name(body.rid)
     return AnswerHead(
         response_id=response_id,
-        model=model,
+        model=body.model,
         created_at=int(engine.wall_clock()),
         fingerprint=engine.system_fingerprint(),
     )
