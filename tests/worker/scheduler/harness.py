@@ -26,6 +26,7 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.loop import SchedulerLoop
+from mizzen_worker.scheduler.req import Req
 from mizzen_worker.scheduler.settings import SchedulerSettings
 
 EOS = 0
@@ -144,6 +145,33 @@ class Harness:
         self.runner.poison(self.free_pages())
         self._read()
         return did_run
+
+    def steps(self, number_of: int) -> None:
+        for _ in range(number_of):
+            self.step()
+
+    def live(self, name: str) -> Req:
+        req = self.state.roster.get(RequestId(name))
+        assert req is not None
+        return req
+
+    def running_ids(self) -> list[str]:
+        return [req.request_id for req in self.state.roster.running]
+
+    def order_of_ends(self, attempts: dict[str, Attempt]) -> list[str]:
+        """Step until all have ended; say in which order they did."""
+        ends: list[str] = []
+        for _ in range(5000):
+            self.step()
+            ends += [n for n, attempt in attempts.items() if attempt.terminals and n not in ends]
+            if len(ends) == len(attempts):
+                return ends
+        raise AssertionError(f"only {ends} ended")
+
+    def warm(self, prompt: list[int]) -> None:
+        """Have a prompt cached."""
+        self.submit(make_submit(f"warm{len(self.attempts)}", prompt, max_new_tokens=1))
+        self.run()
 
     def run(self, max_steps: int = 20_000) -> None:
         """Run until nothing is left to do."""

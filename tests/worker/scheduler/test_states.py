@@ -11,7 +11,7 @@ from mizzen_worker.contracts.ids import Generation
 from mizzen_worker.contracts.messages import Control, ControlVerb, HandBackCause, Submit
 from mizzen_worker.contracts.request import FinishKind
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
-from mizzen_worker.scheduler.req import Req, ReqState
+from mizzen_worker.scheduler.req import ReqState
 
 DEADLINE_S = 1000.0
 
@@ -27,17 +27,6 @@ def _other(harness: Harness, name: str, prompt: list[int] | range, **changes: ob
     return harness.submit(make_submit(name, prompt, **{**wanted, **changes}), peer=OTHER_PEER)
 
 
-def _live(harness: Harness, name: str = "x") -> Req:
-    req = harness.state.roster.get(name)
-    assert req is not None
-    return req
-
-
-def _steps(harness: Harness, count: int) -> None:
-    for _ in range(count):
-        harness.step()
-
-
 def _new(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(delays=delays)
     return harness, harness.submit(_subject(range(20)))
@@ -47,8 +36,8 @@ def _waiting(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(max_slots=1, delays=delays)
     _other(harness, "blocks", [1, 2])
     attempt = harness.submit(_subject(range(20)))
-    _steps(harness, 3)
-    assert _live(harness).state is ReqState.WAITING
+    harness.steps(3)
+    assert harness.live("x").state is ReqState.WAITING
     return harness, attempt
 
 
@@ -59,8 +48,8 @@ def _resuming(delays: int | None) -> tuple[Harness, Attempt]:
     attempt = harness.submit(
         msgspec.structs.replace(submit, generated_ids=tuple(harness.expected(submit)[:9]))
     )
-    _steps(harness, 3)
-    assert (_live(harness).state, _live(harness).num_output) == (ReqState.WAITING, 9)
+    harness.steps(3)
+    assert (harness.live("x").state, harness.live("x").num_output) == (ReqState.WAITING, 9)
     return harness, attempt
 
 
@@ -68,8 +57,8 @@ def _following(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(max_chunk_tokens=16, delays=delays)
     _other(harness, "leads", range(100))
     attempt = harness.submit(_subject([*range(90), 7]))
-    _steps(harness, 3)
-    assert _live(harness).memo.leader is _live(harness, "leads")
+    harness.steps(3)
+    assert harness.live("x").memo.leader is harness.live("leads")
     return harness, attempt
 
 
@@ -77,18 +66,18 @@ def _chunking(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(max_chunk_tokens=16, delays=delays)
     attempt = harness.submit(_subject(range(100)))
     _other(harness, "waits", [*range(90), 7])
-    _steps(harness, 3)
-    assert _live(harness).state is ReqState.PREFILLING
+    harness.steps(3)
+    assert harness.live("x").state is ReqState.PREFILLING
     return harness, attempt
 
 
 def _first_token(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(max_chunk_tokens=16, delays=delays)
     _other(harness, "decodes", [1, 2])
-    _steps(harness, 3)
+    harness.steps(3)
     attempt = harness.submit(_subject(range(16)))
-    _steps(harness, 1)
-    assert _live(harness).state is ReqState.DECODING
+    harness.steps(1)
+    assert harness.live("x").state is ReqState.DECODING
     return harness, attempt
 
 
@@ -96,20 +85,20 @@ def _decoding(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(delays=delays)
     _other(harness, "decodes", [1, 2])
     attempt = harness.submit(_subject(range(20)))
-    _steps(harness, 7)
-    assert _live(harness).state is ReqState.DECODING
+    harness.steps(7)
+    assert harness.live("x").state is ReqState.DECODING
     return harness, attempt
 
 
 def _preempted(delays: int | None) -> tuple[Harness, Attempt]:
     harness = Harness(max_slots=1, policy=SchedulePolicy.PRIORITY, delays=delays)
     attempt = harness.submit(_subject(range(20)))
-    _steps(harness, 7)
+    harness.steps(7)
     _other(harness, "urgent", [1, 2], priority=1)
-    _steps(harness, 3)
+    harness.steps(3)
     assert harness.loop.counters.preemptions == 1
-    assert _live(harness).state is ReqState.WAITING
-    assert _live(harness).num_output > 3
+    assert harness.live("x").state is ReqState.WAITING
+    assert harness.live("x").num_output > 3
     return harness, attempt
 
 
@@ -124,8 +113,8 @@ def _retracted(delays: int | None) -> tuple[Harness, Attempt]:
         harness.step()
         if harness.loop.counters.retractions:
             break
-    assert _live(harness).state is ReqState.WAITING
-    assert _live(harness).num_output > 3
+    assert harness.live("x").state is ReqState.WAITING
+    assert harness.live("x").num_output > 3
     return harness, attempt
 
 
