@@ -9,13 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.worker.byte_vocabulary import EOS_ID, VOCAB_SIZE
 from tests.worker.fake_model import expected
-from tests.worker.tokenizer.fleet import (
-    TABLE,
-    Fleet,
+from tests.worker.tokenizer.fleet import TABLE, Fleet, Reader, in_loop
+from tests.worker.tokenizer.fleet_workers import (
     ModelWorker,
-    Reader,
     SchedulerWorker,
-    in_loop,
     model_output,
     prompt_score,
 )
