@@ -88,7 +88,6 @@ class SchedulerLoop:
         )
         self._planner = Planner(self._state)
         self._was_busy = False
-        self._launch_parts = (0.0, 0.0)
 
     @property
     def counters(self) -> SchedulerCounters:
@@ -147,13 +146,14 @@ class SchedulerLoop:
         self._reception.receive()
         self._end_overdue()
         was_busy = self._pipeline.num_in_flight > 0
-        did_launch = self._launch()
+        launch_parts = self._launch()
+        did_launch = launch_parts is not None
         may_stay = self._state.settings.is_overlapped and did_launch
         settles_at = self._clock()
         self._pipeline.settle(max_in_flight=1 if may_stay else 0)
-        if did_launch:
+        if launch_parts is not None:
             settle_s = self._clock() - settles_at
-            self._state.recent.steps.append(StepParts(*self._launch_parts, settle_s))
+            self._state.recent.steps.append(StepParts(*launch_parts, settle_s))
         if not self._state.roster.running:
             self._settle_all()  # There is nothing that could overlap with it.
         self._state.refresh_gauges()
@@ -176,7 +176,8 @@ class SchedulerLoop:
             for req in roster.live():
                 self._ending.hand_back(req, HandBackCause.DRAINING)
 
-    def _launch(self) -> bool:
+    def _launch(self) -> tuple[float, float] | None:
+        """Plan and launch a step: the seconds that each of these took, None without a step."""
         now = self._clock()
         if self._pipeline.num_in_flight and self._planner.must_settle(now):
             self._settle_all()
@@ -185,9 +186,9 @@ class SchedulerLoop:
         self._state.counters.retractions += plan.num_retracted
         self._state.counters.preemptions += plan.num_preempted
         planned_at = self._clock()
-        did_launch = not plan.is_empty and self._pipeline.launch(plan)
-        self._launch_parts = (planned_at - now, self._clock() - planned_at)
-        return did_launch
+        if plan.is_empty or not self._pipeline.launch(plan):
+            return None
+        return planned_at - now, self._clock() - planned_at
 
     def _audit(self) -> None:
         """Compare the books: all of them where settings say so, counts when falling idle."""
