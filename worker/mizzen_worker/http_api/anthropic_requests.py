@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mizzen_worker.http_api.request_fields import (
+    MAX_MESSAGES,
     MAX_STOP_STRINGS,
     Body,
     Count,
@@ -12,7 +13,7 @@ from mizzen_worker.http_api.request_fields import (
     Extras,
     Sampling,
     StopString,
-    TextPart,
+    TextParts,
 )
 
 
@@ -20,15 +21,17 @@ class AnthropicMessage(Body):
     """One turn of a conversation."""
 
     role: Literal["user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[TextParts, Field(min_length=1)]
 
 
 class CountTokensRequest(Body):
     """Body of ``/v1/messages/count_tokens``."""
 
     model: str
-    messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
-    system: str | list[TextPart] | None = None
+    messages: Annotated[
+        list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    ]
+    system: str | TextParts | None = None
 
 
 class MessagesRequest(CountTokensRequest, Sampling, Extras):
@@ -36,7 +39,9 @@ class MessagesRequest(CountTokensRequest, Sampling, Extras):
 
     max_tokens: Count
     temperature: float | None = Field(default=None, ge=0, le=1)
-    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    stop_sequences: (
+        Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)] | None
+    ) = None
     seed: int | None = None
     min_tokens: CountOrZero | None = None
     stream: bool | None = None

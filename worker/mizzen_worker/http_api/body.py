@@ -45,7 +45,7 @@ async def read_body(
     refuse_misspelt(raw, kind.model_fields)
     refuse_unserved(raw, served=kind.model_fields)
     try:
-        return raw, kind.model_validate_json(payload)
+        return raw, kind.model_validate(raw)
     except ValidationError as error:
         raise sentence_of(error.errors(include_url=False)) from error
 

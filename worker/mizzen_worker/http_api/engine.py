@@ -4,7 +4,7 @@ The Engine object: everything hangs here, nothing is module state, so a test may
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mizzen_worker.contracts.errors import (
@@ -97,6 +97,18 @@ class FrontEngine:
         self, text: str, *, field: str, add_special_tokens: bool = True
     ) -> tuple[TokenId, ...]:
         """Give the tokens of a prompt; one that cannot fit is refused without the work."""
+        (ids,) = await self.encode_all([text], field=field, add_special_tokens=add_special_tokens)
+        return ids
+
+    async def encode_all(
+        self, texts: Sequence[str], *, field: str, add_special_tokens: bool = True
+    ) -> list[tuple[TokenId, ...]]:
+        """Give the tokens of each of several prompts."""
+        for text in texts:
+            self._check_length(text, field)
+        return await self.encoder.encode(texts, add_special_tokens=add_special_tokens)
+
+    def _check_length(self, text: str, field: str) -> None:
         capacity = self.manager.workers.capacity()
         if capacity is not None:
             limit = min(capacity.context_length, capacity.kv_tokens)
@@ -108,7 +120,6 @@ class FrontEngine:
                     "prompt"
                 )
                 raise PromptTooLongError(msg, field=field)
-        return await self.encoder.encode(text, add_special_tokens=add_special_tokens)
 
     def system_fingerprint(self) -> str | None:
         """Name the weights that answer; None while no worker has said."""

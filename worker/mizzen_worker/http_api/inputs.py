@@ -94,13 +94,16 @@ async def prompts_of(
         return [await engine.encode(given, field=field)]
     found: list[tuple[TokenId, ...]] = []
     ids: list[int] = []
+    texts: list[str] = []
     for one in given:
         if isinstance(one, str):
-            found.append(await engine.encode(one, field=field))
+            texts.append(one)
         elif isinstance(one, list):
             found.append(engine.encoder.check_ids(one, field=field))
         else:
             ids.append(one)
+    if texts:
+        return await engine.encode_all(texts, field=field)
     return found or [engine.encoder.check_ids(ids, field=field)]
 
 

@@ -45,18 +45,24 @@ class GenerateRequest(Extras):
     text: str | Texts | None = None
     input_ids: TokenIds | TokenIdLists | None = None
     sampling_params: (
-        NativeSampling | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS)] | None
+        NativeSampling
+        | Annotated[list[NativeSampling], Field(max_length=MAX_PROMPTS, fail_fast=True)]
+        | None
     ) = None
-    rid: Name | Annotated[list[Name], Field(max_length=MAX_PROMPTS)] | None = None
+    rid: Name | Annotated[list[Name], Field(max_length=MAX_PROMPTS, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_output: Literal["full", "delta"] | None = None
-    return_logprob: bool | Annotated[list[bool], Field(max_length=MAX_PROMPTS)] | None = None
-    logprob_start_len: (
-        _StartLength | Annotated[list[_StartLength], Field(max_length=MAX_PROMPTS)] | None
+    return_logprob: (
+        bool | Annotated[list[bool], Field(max_length=MAX_PROMPTS, fail_fast=True)] | None
     ) = None
-    top_logprobs_num: _NumTop | Annotated[list[_NumTop], Field(max_length=MAX_PROMPTS)] | None = (
-        None
-    )
+    logprob_start_len: (
+        _StartLength
+        | Annotated[list[_StartLength], Field(max_length=MAX_PROMPTS, fail_fast=True)]
+        | None
+    ) = None
+    top_logprobs_num: (
+        _NumTop | Annotated[list[_NumTop], Field(max_length=MAX_PROMPTS, fail_fast=True)] | None
+    ) = None
     return_text_in_logprobs: bool | None = None
 
 
@@ -73,15 +79,18 @@ class TokenizeRequest(Body):
     return_token_strs: bool | None = None
 
 
+_AnyTokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(fail_fast=True)]
+
+
 class DetokenizeRequest(Body):
     """Body of ``/detokenize``: the ids of one text or of several."""
 
     model: str | None = None
     tokens: (
-        list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]]
+        _AnyTokenIds
         | Annotated[
-            list[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]]],
-            Field(max_length=MAX_PROMPTS),
+            list[_AnyTokenIds],
+            Field(max_length=MAX_PROMPTS, fail_fast=True),
         ]
     )
     skip_special_tokens: bool | None = None

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 
 from mizzen_worker.http_api.request_fields import (
     MAX_CHOICES,
+    MAX_MESSAGES,
     MAX_TOP_LOGPROBS,
     Body,
     Count,
@@ -17,7 +18,7 @@ from mizzen_worker.http_api.request_fields import (
     Stop,
     StreamOptions,
     TemplateArguments,
-    TextPart,
+    TextParts,
 )
 
 
@@ -41,10 +42,12 @@ class ChatMessage(Body):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | TextParts | None = None
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1)]
+Messages = Annotated[
+    list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+]
 
 
 class ChatRequest(_OpenAiSampling):

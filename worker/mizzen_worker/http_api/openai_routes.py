@@ -94,12 +94,12 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         wanted = await _completion_inputs(engine, body, request)
         num_choices = body.n or 1
         inputs = [choice for one in wanted for choice in choices_of(one, num_choices)]
+        writers = _writers(engine, body, len(inputs))
+        echoes = await _echoes(engine, body, inputs, num_choices)
         subrequests = Subrequests(
             engine, inputs, origin_of(request.scope), is_prompt_only=body.max_tokens == 0
         )
         head = _head(engine, "cmpl", body, subrequests)
-        writers = _writers(engine, body, len(inputs))
-        echoes = _echoes(engine, body, inputs, num_choices)
         if body.stream:
             usage = StreamUsage(
                 options=body.stream_options,
@@ -256,7 +256,7 @@ def _writers(
     ]
 
 
-def _echoes(
+async def _echoes(
     engine: FrontEngine,
     body: CompletionRequest,
     inputs: Sequence[GenerateInput],
@@ -266,10 +266,12 @@ def _echoes(
         return []
     prompt = body.prompt
     given = [prompt] if isinstance(prompt, str) else [one for one in prompt if isinstance(one, str)]
-    texts = [text for text in given for _ in range(num_choices)] or [
-        engine.encoder.decode(one.prompt_ids, skip_special_tokens=one.skip_special_tokens)
-        for one in inputs
-    ]
+    if not given:
+        given = await engine.encoder.decode(
+            [one.prompt_ids for one in inputs[::num_choices]],
+            skip_special_tokens=body.skip_special_tokens is not False,
+        )
+    texts = [text for text in given for _ in range(num_choices)]
     return [Echo(text, one.prompt_ids) for text, one in zip(texts, inputs, strict=True)]
 
 

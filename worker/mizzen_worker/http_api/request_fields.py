@@ -1,6 +1,7 @@
 """Owns the fields and bounds that bodies of several APIs share; owns no bodies and no meaning.
 
-Strict: "3" is no number, 1.0 is no boolean. Unknown fields are dropped here; ``misspelling.py`` and
+Strict: "3" is no number, 1.0 is no boolean. Every list ends at its first fault: a body may hold a
+million, and one is told. Unknown fields are dropped here; ``misspelling.py`` and
 ``unserved.py`` look at the raw body for those that must not be.
 """
 
@@ -19,17 +20,26 @@ MAX_INTEGER = 2**31 - 1
 """Largest count, rank or priority: whatever is taken here fits into every message and tensor."""
 MAX_TOP_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
+MAX_MESSAGES = 16_384
+MAX_PARTS = 16_384
+"""Messages of a conversation, and text parts of one message: templates walk through them."""
 MAX_TIMEOUT_S = 86_400.0
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)]
-StopIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(max_length=64)]
+Stop = StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS, fail_fast=True)]
+StopIds = Annotated[
+    list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(max_length=64, fail_fast=True)
+]
 Priority = Annotated[int, Field(ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Salt = Annotated[str, Field(max_length=256)]
 Name = Annotated[str, Field(max_length=256)]
-TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-TokenIdLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+TokenIds = Annotated[
+    list[Annotated[int, Field(ge=0, le=MAX_INTEGER)]], Field(min_length=1, fail_fast=True)
+]
+Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
+TokenIdLists = Annotated[
+    list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)
+]
 Prompt = str | TokenIds | Texts | TokenIdLists
 Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 CountOrZero = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
@@ -41,7 +51,7 @@ Bias = Annotated[
         Annotated[str, Field(pattern=r"^[0-9]{1,10}$")],
         Annotated[float, Field(ge=-100, le=100)],
     ],
-    Field(max_length=MAX_BIASED_TOKENS),
+    Field(max_length=MAX_BIASED_TOKENS, fail_fast=True),
 ]
 
 
@@ -81,6 +91,9 @@ class TextPart(Body):
 
     type: str
     text: str | None = None
+
+
+TextParts = Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
 class StreamOptions(Body):

@@ -1,5 +1,8 @@
 """Owns ``/tokenize`` and ``/detokenize``; owns no vocabulary."""
 
+import asyncio
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
@@ -12,6 +15,7 @@ from mizzen_worker.http_api.chat_prompt import plain_chat, render
 from mizzen_worker.http_api.endpoint import Endpoint
 from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.native_requests import DetokenizeRequest, TokenizeRequest
+from mizzen_worker.vocabulary.token_bytes import TokenBytes
 
 
 class Tokenized(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +55,7 @@ def text_endpoints(engine: FrontEngine) -> list[Endpoint]:
         lists: list[list[int]] = [list(ids) for ids in found]
         strings: list[list[str]] | UnsetType = UNSET
         if body.return_token_strs:
-            strings = [[engine.token_bytes.string_of(one) for one in ids] for ids in lists]
+            strings = await asyncio.to_thread(_strings, engine.token_bytes, lists)
         if isinstance(body.prompt, list):
             return json_response(
                 TokenizedBatch(
@@ -81,13 +85,10 @@ def text_endpoints(engine: FrontEngine) -> list[Endpoint]:
                 several.append(one)
             else:
                 ids.append(one)
-        texts = [
-            engine.encoder.decode(
-                engine.encoder.check_ids(part, field="tokens"),
-                skip_special_tokens=body.skip_special_tokens is not False,
-            )
-            for part in several or [ids]
-        ]
+        texts = await engine.encoder.decode(
+            [engine.encoder.check_ids(part, field="tokens") for part in several or [ids]],
+            skip_special_tokens=body.skip_special_tokens is not False,
+        )
         return json_response(Detokenized(text=texts if several else texts[0]))
 
     return [
@@ -123,7 +124,13 @@ async def _token_lists(engine: FrontEngine, body: TokenizeRequest) -> list[tuple
             has_generation_prompt=body.add_generation_prompt is not False,
         )
         has_special = bool(body.add_special_tokens)
-        return [await engine.encoder.encode(text, add_special_tokens=has_special)]
+        return await engine.encoder.encode([text], add_special_tokens=has_special)
     texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
     has_special = body.add_special_tokens is not False
-    return [await engine.encoder.encode(text, add_special_tokens=has_special) for text in texts]
+    return await engine.encoder.encode(texts, add_special_tokens=has_special)
+
+
+def _strings(vocabulary: TokenBytes, lists: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Give each token as a text; a token's text is made once, however often it stands there."""
+    string_of = {one: vocabulary.string_of(one) for one in set().union(*lists)}
+    return [[string_of[one] for one in ids] for ids in lists]

@@ -27,9 +27,6 @@ def at_most(value: int | None, limit: int, *, field: str, limit_field: str) -> i
 def sentence_of(errors: Sequence[Mapping[str, Any]]) -> RequestError:
     """Make the error for a body that pydantic refused; the first finding is told."""
     first = _most_telling(errors)
-    if first["type"] == "json_invalid":
-        reason = first.get("ctx", {}).get("error", "it does not parse")
-        return RequestError(f"the body is no JSON: {reason}; send a JSON object")
     field = field_name(first["loc"])
     value = first.get("input")
     match first["type"]:
@@ -82,6 +79,8 @@ def shown(value: Any) -> str:
     """Show a short value; longer ones may be somebody's text and are only described."""
     if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARS:
         return f"a string of {len(value)} characters"
+    if isinstance(value, list | dict) and len(value) > _MAX_SHOWN_CHARS:
+        return f"a {type(value).__name__}"
     text = repr(value)
     if isinstance(value, int) and len(text) > _MAX_SHOWN_CHARS:
         return f"a number of {len(text)} digits"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from tokenizers import Tokenizer
 
@@ -9,8 +10,10 @@ from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.vocabulary.load import Vocabulary
 
-_INLINE_CHARS = 4_096
-"""Longer texts are encoded in a thread, where the library works without holding the loop up."""
+_INLINE_CHARS = 1_024
+_INLINE_TOKENS = 4_096
+"""What is longer is done in a thread, by the library's calls for several texts: only those let the
+event loop go on meanwhile."""
 
 
 class TextEncoder:
@@ -25,33 +28,51 @@ class TextEncoder:
         """Give a number of tokens that a text has at the very least, without encoding it."""
         return len(text) // self._max_token_chars if self._max_token_chars else 0
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> tuple[TokenId, ...]:
-        """Give the tokens of a text."""
-        if len(text) <= _INLINE_CHARS:
-            return self._encode(text, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._encode, text, add_special_tokens=add_special_tokens)
+    async def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool
+    ) -> list[tuple[TokenId, ...]]:
+        """Give the tokens of each text."""
+        if sum(map(len, texts)) <= _INLINE_CHARS:
+            return self._encode(texts, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self._encode, texts, add_special_tokens=add_special_tokens)
 
-    def decode(self, ids: Sequence[TokenId], *, skip_special_tokens: bool) -> str:
-        """Give the text of tokens."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+    async def decode(
+        self, id_lists: Sequence[Sequence[TokenId]], *, skip_special_tokens: bool
+    ) -> list[str]:
+        """Give the text of each list of tokens."""
+        if sum(map(len, id_lists)) <= _INLINE_TOKENS:
+            return self._decode(id_lists, skip_special_tokens=skip_special_tokens)
+        return await asyncio.to_thread(
+            self._decode, id_lists, skip_special_tokens=skip_special_tokens
+        )
 
     def check_ids(self, ids: list[int], *, field: str) -> tuple[TokenId, ...]:
         """Give ids a client brought; raises ``RequestError`` when one is no token."""
-        for index, token_id in enumerate(ids):
-            if not 0 <= token_id < self._num_tokens:
-                msg = (
-                    f"{field}[{index}] is {token_id}, which is no token of this model; ids go from "
-                    f"0 to {self._num_tokens - 1}"
-                )
-                raise RequestError(
-                    msg,
-                    field=field,
-                )
-        return tuple(TokenId(token_id) for token_id in ids)
+        if ids and not 0 <= min(ids) <= max(ids) < self._num_tokens:
+            index, token_id = next(
+                (place, one) for place, one in enumerate(ids) if not 0 <= one < self._num_tokens
+            )
+            msg = (
+                f"{field}[{index}] is {token_id}, which is no token of this model; ids go from "
+                f"0 to {self._num_tokens - 1}"
+            )
+            raise RequestError(msg, field=field)
+        return cast("tuple[TokenId, ...]", tuple(ids))
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[TokenId, ...]:
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return tuple(TokenId(token_id) for token_id in encoding.ids)
+    def _encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool
+    ) -> list[tuple[TokenId, ...]]:
+        found = self._tokenizer.encode_batch_fast(
+            list(texts), add_special_tokens=add_special_tokens
+        )
+        return [tuple(encoding.ids) for encoding in found]
+
+    def _decode(
+        self, id_lists: Sequence[Sequence[TokenId]], *, skip_special_tokens: bool
+    ) -> list[str]:
+        return self._tokenizer.decode_batch(
+            [list(ids) for ids in id_lists], skip_special_tokens=skip_special_tokens
+        )
 
 
 def _max_token_chars(tokenizer: Tokenizer) -> int:
