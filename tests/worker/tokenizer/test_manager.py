@@ -14,7 +14,7 @@ from mizzen_worker.contracts.messages import (
     TokenLogprob,
 )
 from mizzen_worker.contracts.request import FinishKind, LogprobParams
-from mizzen_worker.contracts.text_messages import MAX_FEED_TOKENS
+from mizzen_worker.contracts.text_messages import MAX_FEED_PATTERN_TOKENS, MAX_FEED_TOKENS
 
 PROMPT = tuple(map(TokenId, range(6)))
 
@@ -232,6 +232,22 @@ def test_a_long_text_that_was_lost_is_fed_again_in_parts() -> None:
         sizes = [len(feed.token_ids) for feed in front.feeds]
         assert sizes == [MAX_FEED_TOKENS, MAX_FEED_TOKENS, 5]
         assert [feed.is_last for feed in front.feeds] == [False, False, True]
+        assert state.take().final.usage.completion_tokens == num_tokens
+
+    asyncio.run(scenario())
+
+
+def test_a_text_with_patterns_is_fed_in_small_parts() -> None:
+    async def scenario() -> None:
+        front = Front()
+        num_tokens = 2 * MAX_FEED_PATTERN_TOKENS + 1
+        sampling = {"max_new_tokens": num_tokens}
+        state = front.manager.submit("id", wanted(sampling=sampling, stop_regex=("a",)))
+        front.tokens(state, 0, *range(num_tokens))
+        front.finish(state)
+        sizes = [len(feed.token_ids) for feed in front.feeds]
+        assert sizes[:2] == [MAX_FEED_PATTERN_TOKENS] * 2
+        assert sum(sizes) == num_tokens
         assert state.take().final.usage.completion_tokens == num_tokens
 
     asyncio.run(scenario())

@@ -74,6 +74,8 @@ FromDetokenizer = TextChunk | TextLost
 
 MAX_FEED_TOKENS = 1 << 14
 """A longer text (one that is fed again after a loss) comes in several feeds."""
+MAX_FEED_PATTERN_TOKENS = 32
+"""The same where patterns are looked for, which costs more: other texts wait meanwhile."""
 MAX_BATCH_MESSAGES = 512
 MAX_BATCH_TOKENS = 1 << 15
 """Tokens of one payload: ids or text, it stays far below what the codecs take."""

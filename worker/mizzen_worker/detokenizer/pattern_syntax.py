@@ -261,6 +261,19 @@ def beginnings(node: Node) -> str:
             return f"(?:{written(part)}){whole}{beginnings(part)}"
 
 
+def num_atoms(node: Node) -> int:
+    """Count the atoms that a node has once its repetitions are written out."""
+    match node:
+        case Atom():
+            return 1
+        case Sequence(parts):
+            return sum(map(num_atoms, parts))
+        case Choice(branches):
+            return sum(map(num_atoms, branches))
+        case Repeat(part, least, most):
+            return num_atoms(part) * max(1, least, most or 0)
+
+
 def _bounds_written(least: int, most: int | None) -> str:
     if most is None:
         return {0: "*", 1: "+"}.get(least, f"{{{least},}}")

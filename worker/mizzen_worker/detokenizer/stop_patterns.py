@@ -15,14 +15,19 @@ from mizzen_worker.detokenizer.pattern_syntax import (
     Choice,
     PatternError,
     beginnings,
+    num_atoms,
     parse,
     written,
 )
 
 MAX_PATTERNS = 8
 MAX_PATTERN_CHARS = 256
-MAX_MATCH_CHARS = 1024
+MAX_MATCH_CHARS = 256
 """Longer matches are not found: so much text may be held back until it is certain."""
+
+MAX_ATOMS = 512
+"""Atoms of all patterns, repetitions written out: a token's text costs up to so much for each
+character that is held, and one process makes the texts of all requests."""
 
 _MAX_MEMORY_BYTES = 1 << 20
 _MAX_WRITTEN_CHARS = 1 << 16
@@ -33,6 +38,9 @@ class StopPatterns:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         nodes = tuple(parse(pattern) for pattern in patterns)
+        if num_atoms(Choice(nodes)) > MAX_ATOMS:
+            msg = f"repeats more than {MAX_ATOMS} parts; write one with less repetition"
+            raise PatternError(msg)
         self._patterns = tuple(patterns)
         self._each = tuple(_compile(rf"(?:{written(node)})\z") for node in nodes)
         self._any = _compile(written(Choice(nodes)))

@@ -4,7 +4,13 @@ Invariant: at most one ``Feed`` of a request is unanswered, so a slow detokenize
 longer ones and nothing queues without bound.
 """
 
-from mizzen_worker.contracts.text_messages import MAX_FEED_TOKENS, CloseText, Feed, OpenText
+from mizzen_worker.contracts.text_messages import (
+    MAX_FEED_PATTERN_TOKENS,
+    MAX_FEED_TOKENS,
+    CloseText,
+    Feed,
+    OpenText,
+)
 from mizzen_worker.tokenizer.request_state import RequestState
 from mizzen_worker.tokenizer.text_channel import TextChannel
 
@@ -25,7 +31,7 @@ class TextFeed:
             return
         if not self._open(state):
             return
-        end = min(num_tokens, state.num_fed + MAX_FEED_TOKENS)
+        end = min(num_tokens, state.num_fed + _most_tokens(state))
         is_last = finish is not None and end == num_tokens
         is_stop_token_hidden = finish is not None and finish.matched is not None
         is_sent = self._channel.send(
@@ -67,3 +73,8 @@ class TextFeed:
                 )
             )
         return state.is_text_open
+
+
+def _most_tokens(state: RequestState) -> int:
+    """Say how many tokens one ``Feed`` may have: other texts wait until it is answered."""
+    return MAX_FEED_PATTERN_TOKENS if state.wanted.stop_regex else MAX_FEED_TOKENS
