@@ -268,6 +268,19 @@ def test_a_deadline_ends_a_request_in_its_apis_way(tmp_path: Path, *, is_streame
     asyncio.run(scenario())
 
 
+def test_a_time_that_is_over_at_once_is_a_504(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, sdk(stack) as client:
+            wanted: dict[str, Any] = {"model": MODEL, "prompt": "abc", "max_tokens": 400}
+            wanted["extra_body"] = {**LONG, "timeout_s": 1e-9}
+            with pytest.raises(openai.InternalServerError) as late:
+                await client.completions.create(**wanted)
+            assert late.value.status_code == 504
+            assert stack.manager.num_live == 0
+
+    asyncio.run(scenario())
+
+
 async def _read_into(texts: list[str], client: openai.AsyncOpenAI, wanted: dict[str, Any]) -> None:
     async for chunk in await client.completions.create(stream=True, **wanted):
         texts.append(chunk.choices[0].text)  # noqa: PERF401 - read until it fails

@@ -82,7 +82,7 @@ CASES: tuple[Case, ...] = (
     (CHAT, {"response_format": {"type": "json_object"}}, 400, "response_format", "leave it out"),
     (CHAT, {"frequency_penalty": 2.5}, 400, "frequency_penalty", "frequency_penalty is 2.5"),
     (CHAT, {"presence_penalty": -3}, 400, "presence_penalty", "presence_penalty is -3"),
-    (CHAT, {"repetition_penalty": 0}, 400, "repetition_penalty", "greater than 0"),
+    (CHAT, {"repetition_penalty": 0}, 400, "repetition_penalty", "equal to 0.001"),
     (CHAT, {"logit_bias": {"5": 101}}, 400, "logit_bias", "less than or equal to 100"),
     (CHAT, {"logit_bias": {"x": 1}}, 400, "logit_bias", "'x'"),
     (CHAT, {"logit_bias": {"999": 1}}, 400, "logit_bias", "is no token of this model"),

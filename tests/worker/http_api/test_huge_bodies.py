@@ -2,14 +2,18 @@
 
 import asyncio
 from pathlib import Path
+from unittest import mock
 
+import httpx
 import msgspec
 import pytest
 from pydantic import BaseModel, ValidationError
 from tests.worker.byte_vocabulary import byte_vocabulary
+from tests.worker.front_stack import MODEL, Stack
 
 from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.contracts.ids import TokenId
+from mizzen_worker.http_api import inputs
 from mizzen_worker.http_api.anthropic_requests import CountTokensRequest, MessagesRequest
 from mizzen_worker.http_api.native_requests import (
     DetokenizeRequest,
@@ -101,6 +105,26 @@ def test_the_first_id_that_is_no_token_is_named(tmp_path: Path) -> None:
     for ids in ([1, 2, 10**6, -1], [1, 2, -1, 10**6]):
         with pytest.raises(RequestError, match=rf"ids\[2\] is {ids[2]}, which is no token"):
             encoder.check_ids(ids, field="ids")
+
+
+def test_scores_of_prompts_are_bounded_over_all_choices(tmp_path: Path) -> None:
+    ids = [5] * 500
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            scores = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 20}
+            native = {"input_ids": [ids] * 2, **scores}
+            native["sampling_params"] = {"n": 127, "max_new_tokens": 0}
+            completion = {"model": MODEL, "prompt": [ids] * 2, "n": 127, "max_tokens": 0}
+            completion |= {"echo": True, "logprobs": 20}
+            for path, body in (("/generate", native), ("/v1/completions", completion)):
+                with mock.patch(f"{inputs.__name__}.MAX_PROMPT_SCORES", 2 * 127 * 500 * 21 - 1):
+                    answer = await client.post(path, json=body)
+                assert answer.status_code == 400
+                assert "asks for 2667000 log-probabilities" in answer.json()["error"]["message"]
+            assert stack.manager.num_live == 0
+
+    asyncio.run(scenario())
 
 
 def test_ids_of_all_bodies_fit_their_messages() -> None:

@@ -15,6 +15,7 @@ from mizzen_worker.contracts.request import LogprobParams, SamplingParams
 from mizzen_worker.detokenizer.stop_patterns import check_stop_patterns
 from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.request_fields import (
+    MAX_PROMPT_SCORES,
     MAX_SUBREQUESTS,
     MAX_TIMEOUT_S,
     Extras,
@@ -135,6 +136,21 @@ def check_num_subrequests(num_prompts: int, num_choices: int, *, field: str) -> 
         msg = (
             f"{field} is {num_choices}, which makes {num_prompts * num_choices} answers for "
             f"{num_prompts} prompts; ask for at most {MAX_SUBREQUESTS} in one request"
+        )
+        raise RequestError(msg, field=field)
+
+
+def check_num_prompt_scores(inputs: Sequence[GenerateInput], *, field: str) -> None:
+    """Raise ``RequestError`` when the prompts of a request would have too many scores."""
+    num_scores = 0
+    for one in inputs:
+        logprobs = one.sampling.logprobs
+        if logprobs is not None and logprobs.prompt_start is not None:
+            num_scores += (len(one.prompt_ids) - logprobs.prompt_start) * (1 + logprobs.num_top)
+    if num_scores > MAX_PROMPT_SCORES:
+        msg = (
+            f"{field} asks for {num_scores} log-probabilities of prompt tokens, alternatives and "
+            f"choices counted; ask for at most {MAX_PROMPT_SCORES} in one request"
         )
         raise RequestError(msg, field=field)
 

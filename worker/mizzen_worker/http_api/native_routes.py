@@ -15,6 +15,7 @@ from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.event_stream import stream_answer, unless_disconnected
 from mizzen_worker.http_api.inputs import (
     Ask,
+    check_num_prompt_scores,
     check_num_subrequests,
     choices_of,
     make_input,
@@ -51,6 +52,7 @@ def native_endpoints(engine: FrontEngine) -> list[Endpoint]:
         for ids, sampling, logprobs in zip(prompts, samplings, scores, strict=True):
             one = _input(engine, body, ids, sampling, logprobs, timeout_s)
             inputs.extend(choices_of(one, num_choices))
+        check_num_prompt_scores(inputs, field="top_logprobs_num")
         names = _result_names(body, len(prompts), num_choices)
         is_prompt_only = _is_prompt_only(samplings)
         subrequests = Subrequests(

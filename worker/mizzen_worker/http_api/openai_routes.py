@@ -14,6 +14,7 @@ from mizzen_worker.http_api.engine import FrontEngine
 from mizzen_worker.http_api.event_stream import stream_answer, unless_disconnected
 from mizzen_worker.http_api.inputs import (
     Ask,
+    check_num_prompt_scores,
     check_num_subrequests,
     choices_of,
     make_input,
@@ -94,6 +95,7 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
         wanted = await _completion_inputs(engine, body, request)
         num_choices = body.n or 1
         inputs = [choice for one in wanted for choice in choices_of(one, num_choices)]
+        check_num_prompt_scores(inputs, field="logprobs")
         writers = _writers(engine, body, len(inputs))
         echoes = await _echoes(engine, body, inputs, num_choices)
         subrequests = Subrequests(

@@ -19,6 +19,8 @@ MAX_TEMPERATURE = 1e6
 MAX_INTEGER = 2**31 - 1
 """Largest count, rank or priority: whatever is taken here fits into every message and tensor."""
 MAX_TOP_LOGPROBS = 20
+MAX_PROMPT_SCORES = 4_000_000
+"""Log-probabilities of one request's prompts, alternatives included: all are held at once."""
 MAX_BIASED_TOKENS = 1024
 MAX_MESSAGES = 16_384
 MAX_PARTS = 16_384
@@ -69,7 +71,7 @@ class Sampling(Body):
     min_p: Probability | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(default=None, gt=0, le=2)
+    repetition_penalty: float | None = Field(default=None, ge=0.001, le=2)
     logit_bias: Bias | None = None
     stop_token_ids: StopIds | None = None
     stop_regex: Stop | None = None

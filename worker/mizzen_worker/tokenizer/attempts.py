@@ -82,7 +82,7 @@ class Attempts:
                 prompt_ids=wanted.prompt_ids,
                 sampling=_sampling_of_rest(state),
                 generated_ids=state.output_ids(),
-                deadline_s=None if wanted.deadline_s is None else state.deadline_at_s - now_s,
+                deadline_s=_seconds_left(state, now_s),
                 priority=wanted.priority,
                 cache_salt=wanted.cache_salt,
                 log_id=wanted.log_id,
@@ -96,6 +96,11 @@ class Attempts:
             state.worker = address
             self._workers.note_arrival(address, state.prefix, state.num_output)
         return is_sent
+
+
+def _seconds_left(state: RequestState, now_s: float) -> float | None:
+    """Give what is left of a request's time; none once it is over, which its worker says."""
+    return None if state.wanted.deadline_s is None else max(0.0, state.deadline_at_s - now_s)
 
 
 def _sampling_of_rest(state: RequestState) -> SamplingParams:

@@ -65,7 +65,7 @@ class TextEncoder:
         found = self._tokenizer.encode_batch_fast(
             list(texts), add_special_tokens=add_special_tokens
         )
-        return [tuple(encoding.ids) for encoding in found]
+        return [cast("tuple[TokenId, ...]", tuple(encoding.ids)) for encoding in found]
 
     def _decode(
         self, id_lists: Sequence[Sequence[TokenId]], *, skip_special_tokens: bool
