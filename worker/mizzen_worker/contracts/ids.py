@@ -1,7 +1,7 @@
 """Owns the identifier types that must not be mixed up; owns no values.
 
-A slot, a node and a position are all integers, and passing one for another corrupts memory
-silently. As distinct ``NewType``s the type checker refuses it.
+A slot, a node and a token are all integers, and passing one for another corrupts memory silently.
+As distinct ``NewType``s the type checker refuses it.
 """
 
 from typing import NewType

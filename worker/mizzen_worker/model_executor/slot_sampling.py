@@ -4,7 +4,6 @@ The values of a step's sampled rows travel with the step: a few words per row. W
 decides into which groups the rows fall, so the device is never asked.
 """
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 from mizzen_worker.model_executor.penalty_tallies import PenaltyTallies
 from mizzen_worker.sampler.sampling_batch import (
+    ChoiceKind,
     ForbiddenIds,
     LogitBias,
     Penalties,
@@ -31,20 +31,12 @@ _INITIAL_STOP_WIDTH = 4
 _NO_SCORES = -1
 
 
-class _Kind(enum.IntEnum):
-    """How a slot's tokens are chosen."""
-
-    GREEDY = 0
-    PLAIN = 1
-    FILTERED = 2
-
-
-def _kind(sampling: SamplingParams, vocab_size: int) -> _Kind:
+def _kind(sampling: SamplingParams, vocab_size: int) -> ChoiceKind:
     if sampling.temperature == 0 or sampling.top_k == 1:
-        return _Kind.GREEDY
+        return ChoiceKind.GREEDY
     is_cut = 0 < sampling.top_k < vocab_size
     is_filtered = is_cut or sampling.top_p < 1 or sampling.min_p > 0
-    return _Kind.FILTERED if is_filtered else _Kind.PLAIN
+    return ChoiceKind.FILTERED if is_filtered else ChoiceKind.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +113,8 @@ class SlotSampling:
         pack.add_integers("sample_positions", positions)
         pack.add_integers("integers", self._integers[:, slots].ravel())
         pack.add_integers("stop_ids", self._stop_ids[slots].ravel())
-        pack.add_integers("plain_rows", np.flatnonzero(kinds == _Kind.PLAIN))
-        pack.add_integers("filtered_rows", np.flatnonzero(kinds == _Kind.FILTERED))
+        pack.add_integers("plain_rows", np.flatnonzero(kinds == ChoiceKind.PLAIN))
+        pack.add_integers("filtered_rows", np.flatnonzero(kinds == ChoiceKind.FILTERED))
         pack.add_reals("reals", self._reals[:, slots].ravel())
         self._pack_penalties(pack, slots, tallies)
         self._pack_forbidden(

@@ -7,10 +7,7 @@ import numpy as np
 import torch
 
 from mizzen_worker.kernels.native_library import choose_tokens, penalise_rows
-from mizzen_worker.sampler.sampling_batch import Penalties, SamplingBatch
-
-_PLAIN = 1
-_FILTERED = 2
+from mizzen_worker.sampler.sampling_batch import ChoiceKind, Penalties, SamplingBatch
 
 
 def choose_natively(
@@ -19,8 +16,8 @@ def choose_natively(
     """[n, vocab] float32 logits on the CPU, contiguous in a row, to tokens [n] and validity [n]."""
     num_rows, vocab_size = logits.shape
     kinds = torch.zeros(num_rows, dtype=torch.int64)
-    kinds[batch.plain_rows] = _PLAIN
-    kinds[batch.filtered_rows] = _FILTERED
+    kinds[batch.plain_rows] = ChoiceKind.PLAIN
+    kinds[batch.filtered_rows] = ChoiceKind.FILTERED
     tokens = torch.empty(num_rows, dtype=torch.int64)
     is_valid = torch.empty(num_rows, dtype=torch.bool)
     columns = (

@@ -4,9 +4,20 @@ The host knows which rows need which treatment, so rows come in groups and nothi
 device. ``rows`` of a group are indices of the step's sampled rows.
 """
 
+import enum
 from dataclasses import dataclass
 
 import torch
+
+
+class ChoiceKind(enum.IntEnum):
+    """How a row's token is chosen; as in sampling.h."""
+
+    GREEDY = 0
+    PLAIN = 1
+    """Drawn from the whole vocabulary."""
+    FILTERED = 2
+    """Drawn from what top-k, top-p and min-p leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +77,9 @@ class SamplingBatch:
     positions: torch.Tensor
     """[n] int64: index of the token to choose in prompt + output."""
     plain_rows: torch.Tensor
-    """[any] int64: rows drawn from the whole vocabulary."""
+    """[any] int64: rows of kind PLAIN."""
     filtered_rows: torch.Tensor
-    """[any] int64: rows with top-k, top-p or min-p. Rows in neither group are greedy."""
+    """[any] int64: rows of kind FILTERED. Rows in neither group are GREEDY."""
     bias: LogitBias | None = None
     penalties: Penalties | None = None
     forbidden: ForbiddenIds | None = None
