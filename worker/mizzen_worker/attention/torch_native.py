@@ -57,10 +57,10 @@ def _decode_part(
     first = torch.zeros_like(last) if window is None else (last - (window - 1)).clamp(min=0)
     index = first + torch.arange(num_visible, device=rows.device)[None, :]
     mask = index <= last
-    positions = torch.where(mask, index, 0)
+    positions = index.masked_fill(~mask, 0)
     slots = batch.row_slots[rows][:, None]
     pages = batch.page_table[slots, positions // batch.page_size].long()
-    locations = torch.where(mask, pages * batch.page_size + positions % batch.page_size, 0)
+    locations = (pages * batch.page_size + positions % batch.page_size).masked_fill_(~mask, 0)
     return _Part(tokens=tokens[:, None], locations=locations, mask=mask[:, None, None])
 
 

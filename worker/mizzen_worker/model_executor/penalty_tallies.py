@@ -68,8 +68,9 @@ class PenaltyTallies:
         longs = staged.longs
         if "reset_rows" not in longs:
             return
-        self.tallies[longs["reset_rows"]] = 0
-        self.tallies[longs["prompt_rows"], longs["prompt_ids"]] = 1
+        self.tallies.index_fill_(0, longs["reset_rows"], 0)
+        once = torch.ones_like(longs["prompt_ids"], dtype=torch.int32)
+        self.tallies[longs["prompt_rows"], longs["prompt_ids"]] = once
         twice = torch.full_like(longs["output_ids"], 2, dtype=torch.int32)
         index = (longs["output_rows"], longs["output_ids"])
         self.tallies.index_put_(index, twice, accumulate=True)

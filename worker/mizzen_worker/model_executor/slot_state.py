@@ -57,7 +57,7 @@ class SlotState:
         """Let requests enter their slots, and pages their rows."""
         longs = staged.longs
         if "entered_slots" in longs:
-            self.finished[longs["entered_slots"]] = False
+            self.finished.index_fill_(0, longs["entered_slots"], value=False)
             self.tallies.reset(staged)
         if "write_slots" in longs:
             index = (longs["write_slots"], longs["write_columns"])
@@ -81,5 +81,5 @@ class SlotState:
         if "penalty_rows" in longs:
             rows = longs["penalty_rows"]
             self.tallies.count(longs["tally_rows"], tokens[rows], is_taken[rows])
-        unusable = torch.where(was_finished, NO_TOKEN, INVALID_TOKEN)
+        unusable = torch.full_like(tokens, INVALID_TOKEN).masked_fill_(was_finished, NO_TOKEN)
         return torch.stack([torch.where(is_taken, tokens, unusable), is_finished.long()])

@@ -31,7 +31,8 @@ def _with_lowest_ids(logits: torch.Tensor, values: torch.Tensor, ids: torch.Tens
     vocab_size, count = logits.shape[1], values.shape[1]
     last = values[:, -1:]
     index = torch.arange(vocab_size, dtype=torch.int32, device=logits.device)
-    tied = torch.where(logits == last, index, vocab_size - 1).topk(count, largest=False).values
+    tied = index.expand_as(logits).masked_fill(logits != last, vocab_size - 1)
+    lowest = tied.topk(count, largest=False).values
     is_above = values > last
     place = torch.arange(count, device=logits.device) - is_above.sum(-1, keepdim=True)
-    return torch.where(is_above, ids, tied.long().gather(1, place.clamp(min=0)))
+    return torch.where(is_above, ids, lowest.long().gather(1, place.clamp(min=0)))

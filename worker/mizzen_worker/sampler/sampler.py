@@ -3,7 +3,8 @@
 Order: bias, penalties and forbidden ids (``adjustments.py``), greedy rows by argmax (the lowest of
 equal ids), other rows temperature, top-k, top-p, min-p, then one uniform number inverts the
 distribution. Each row is computed from its own values only, so its result does not depend on the
-batch around it. On a CUDA device nothing here waits for the device.
+batch around it. On a CUDA device nothing here waits for the device: numbers of the host enter as
+arguments of kernels (``masked_fill``), never as tensors (``where``, or a value set by an index).
 """
 
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def _invert_wide(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     targets = _targets(uniforms, ends[:, -1])[:, None]
     # Rows without finite logits end outside: they are marked, and must only stay in range.
     chosen = torch.searchsorted(ends, targets, right=True).clamp(max=num_blocks - 1)
-    starts = torch.where(chosen > 0, ends.gather(1, (chosen - 1).clamp(min=0)), 0.0)
+    starts = ends.gather(1, (chosen - 1).clamp(min=0)).masked_fill_(chosen == 0, 0.0)
     inside = blocks[torch.arange(len(blocks), device=blocks.device), chosen.squeeze(1)].double()
     cumulative = inside.cumsum(-1) + starts
     # The block's end and this sum may differ in their last bits: stay on a column with weight.
@@ -84,13 +85,13 @@ def _filtered_weights(ranked: torch.Tensor, totals: torch.Tensor, draw: _Draw) -
     is below p; shares refer to what top-k left.
     """
     rank = torch.arange(ranked.shape[1], device=ranked.device)
-    is_in_k = (draw.top_k[:, None] == 0) | (rank < draw.top_k[:, None])
-    weights = torch.where(is_in_k, ranked, 0.0)
+    is_beyond_k = (draw.top_k[:, None] > 0) & (rank >= draw.top_k[:, None])
+    weights = ranked.masked_fill(is_beyond_k, 0.0)
     mass = torch.where(draw.top_k == 0, totals, weights.sum(-1))
     before = weights.cumsum(-1) - weights
     is_in_p = (before < draw.top_p[:, None].double() * mass[:, None]) | (rank == 0)
     is_in_min_p = weights >= draw.min_p[:, None].double() * weights[:, :1]
-    return torch.where(is_in_p & is_in_min_p, weights, 0.0)
+    return weights.masked_fill(~(is_in_p & is_in_min_p), 0.0)
 
 
 def _take(batch: SamplingBatch, uniforms: torch.Tensor, rows: torch.Tensor) -> _Draw:
