@@ -115,6 +115,22 @@ def test_greedy_equals_transformers(
 
 
 @EVERY_BACKEND
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-39])
+def test_a_temperature_too_small_for_a_float32_is_greedy(
+    grouped: tuple[Path, LlamaForCausalLM], temperature: float, backend: str
+) -> None:
+    folder, model = grouped
+    runner = load(folder, backend=backend).runner
+    if backend in TORCH_BACKENDS:
+        runner._instruction_set = None  # As on a GPU, or without the native extension.
+    driver = RunnerDriver(runner)
+    prompt = random_prompt(4, 9)
+    sampling = SamplingParams(max_new_tokens=8, seed=3, temperature=temperature)
+    output = driver.generate(Driven(slot=1, prompt=prompt, sampling=sampling))
+    assert output == reference_greedy(model, prompt, 8)
+
+
+@EVERY_BACKEND
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_every_chunk_boundary_gives_the_same_tokens(
     grouped: tuple[Path, LlamaForCausalLM], page_size: int, backend: str

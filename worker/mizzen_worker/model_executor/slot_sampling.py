@@ -28,11 +28,13 @@ from mizzen_worker.sampler.sampling_batch import (
 )
 
 _INITIAL_STOP_WIDTH = 4
+_LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
+"""Below it a float32 is zero, or may be taken for it: nothing can be divided by that."""
 _NO_SCORES = -1
 
 
 def _kind(sampling: SamplingParams, vocab_size: int) -> ChoiceKind:
-    if sampling.temperature == 0 or sampling.top_k == 1:
+    if sampling.temperature < _LEAST_TEMPERATURE or sampling.top_k == 1:
         return ChoiceKind.GREEDY
     is_cut = 0 < sampling.top_k < vocab_size
     is_filtered = is_cut or sampling.top_p < 1 or sampling.min_p > 0
