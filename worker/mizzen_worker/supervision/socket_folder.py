@@ -13,26 +13,45 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from mizzen_worker.contracts.errors import ConfigError
+
 _PREFIX = "mizzen-"
 _LOCK = "lock"
+_MAX_BYTES = 90
+"""The kernel takes 107 bytes as a socket's path; its name and a slash come behind the folder's."""
 
 
 @contextlib.contextmanager
 def socket_folder(root: Path | None = None) -> Iterator[Path]:
     """Make a folder that only this user may enter, for its sockets carry prompts; remove it after.
 
-    ``root`` None is the folder for temporary files.
+    ``root`` None is the folder for temporary files. Raises ``ConfigError``.
     """
-    place = Path(tempfile.gettempdir()) if root is None else root
-    _remove_left(place)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
     try:
+        place = Path(tempfile.gettempdir()) if root is None else root
+        _remove_left(place)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+    except OSError as error:
+        msg = f"TMPDIR: no folder for sockets can be made ({error}); set it to one that can be used"
+        raise ConfigError(msg) from error
+    try:
+        _require_short(folder)
         with (folder / f".{_LOCK}").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (folder / f".{_LOCK}").rename(folder / _LOCK)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _require_short(folder: Path) -> None:
+    num_bytes = len(os.fsencode(folder))
+    if num_bytes > _MAX_BYTES:
+        msg = (
+            f"TMPDIR: {folder} is too long for sockets, {num_bytes} bytes of at most {_MAX_BYTES};"
+            " set it to a shorter path, as /tmp"
+        )
+        raise ConfigError(msg)
 
 
 def _remove_left(place: Path) -> None:
