@@ -5,7 +5,6 @@ Started by the launcher with its whole configuration; imports no torch.
 
 import asyncio
 import logging
-import resource
 import time
 from pathlib import Path
 
@@ -35,9 +34,6 @@ def main() -> None:
 
 
 def _run(settings: ControllerSettings, link: ParentLink, wishes: Wishes) -> None:
-    # A connection takes a handful of descriptors, and there is one per tokenizer and rank.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvloop.run(_serve(settings, link, wishes))
 
 

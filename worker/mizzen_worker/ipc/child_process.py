@@ -5,6 +5,7 @@ What the user can put right, a flag or a model, has no traceback: the launcher l
 """
 
 import logging
+import resource
 import sys
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -39,6 +40,7 @@ def run_child(
     wishes = Wishes()
     tie_to_parent(link, wishes)
     settings.log.start(name)
+    allow_all_descriptors()
     try:
         work(settings, link, wishes)
     except Exception as error:
@@ -47,3 +49,13 @@ def run_child(
         told = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
         link.report(Report(state="failed", num_beats=0, detail=told[:_MAX_DETAIL_CHARS]))
         raise SystemExit(1) from error
+
+
+def allow_all_descriptors() -> None:
+    """Take as many descriptors as the system allows.
+
+    A client's connection takes one, a peer's a handful; the usual 1024 is below
+    ``--max-live-requests``, and beyond it clients are turned away without a word.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
