@@ -103,7 +103,7 @@ def _build(
             sampling=SamplingParams(max_new_tokens=10**6, seed=number),
         )
         endpoint.inbox.append((PEER, submit))
-    while loop.counters.running_requests < num_requests:
+    while loop.load.running_requests < num_requests:
         loop.run_once()
     return loop, endpoint
 

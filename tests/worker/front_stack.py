@@ -200,10 +200,7 @@ class Stack:
 
     @property
     def num_running(self) -> int:
-        return sum(
-            loop.counters.running_requests + loop.counters.queued_requests
-            for loop in self.loops.values()
-        )
+        return sum(loop.num_live for loop in self.loops.values())
 
     async def until(self, condition: Callable[[], bool], limit_s: float = 20.0) -> None:
         async with asyncio.timeout(limit_s):

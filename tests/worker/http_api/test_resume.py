@@ -22,7 +22,7 @@ async def _generate(stack: Stack, text: str = "abc") -> httpx.Response:
 
 
 def _busy(stack: Stack) -> str:
-    return next(name for name, loop in stack.loops.items() if loop.counters.running_requests)
+    return next(name for name, loop in stack.loops.items() if loop.load.running_requests)
 
 
 async def _disturbed(stack: Stack, disturb: Callable[[Stack], None]) -> httpx.Response:

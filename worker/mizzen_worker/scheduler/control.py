@@ -40,7 +40,7 @@ def parse_drain(arguments: dict[str, str], now: float) -> DrainOrder | str:
 
 
 def describe(state: SchedulerState, now: float) -> dict[str, str]:
-    """Tell identity, sizes, queue, predictions and counters as text facts; gauges are fresh."""
+    """Tell identity, sizes, queue, predictions and counters as text facts."""
     settings = state.settings
     facts: dict[str, str] = {"instance_id": settings.instance_id}
     facts.update(msgspec.structs.asdict(settings.identity))
@@ -63,6 +63,7 @@ def _sizes(state: SchedulerState) -> Iterator[tuple[str, str | int]]:
     yield "max_running_requests", state.max_running
     yield "max_queued_requests", settings.max_queued
     yield "max_chunk_tokens", settings.max_chunk_tokens
+    yield "kv_tokens_total", state.capacity().kv_tokens
     yield "page_size", limits.page_size
     yield "context_length", limits.context_length
     yield "vocab_size", limits.vocab_size
@@ -72,6 +73,8 @@ def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, str | int]]
     """What is true now, apart from the counters."""
     waiting = state.roster.waiting
     wait_s = state.wait_prediction.seconds(num_ahead=len(waiting), now=now)
+    yield "running_requests", len(state.roster.running)
+    yield "queued_requests", len(waiting)
     yield "queued_tokens", state.roster.num_tokens_to_prefill()
     yield "oldest_wait_s", f"{state.oldest_wait_s(now):.3f}"
     yield "predicted_wait_s", f"{wait_s:.3f}"
@@ -79,6 +82,8 @@ def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, str | int]]
         "predicted_output_tokens",
         state.prediction.remaining(num_output=0, max_remaining=state.limits.context_length),
     )
+    yield "kv_tokens_used", state.kv_tokens_used()
+    yield "kv_tokens_cached", state.kv_tokens_cached()
     yield "kv_tokens_available", state.residency.cache.num_available * state.limits.page_size
     counts = Counter(req.standing.priority for req in waiting)
     for priority in sorted(counts, reverse=True):

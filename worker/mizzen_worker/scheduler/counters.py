@@ -7,15 +7,7 @@ from mizzen_worker.contracts.request import FinishKind
 
 @dataclass(slots=True, kw_only=True)
 class SchedulerCounters:
-    """Gauges are as of the end of the last step; counters only grow. The loop alone writes."""
-
-    queued_requests: int = 0
-    running_requests: int = 0
-    kv_tokens_used: int = 0
-    """KV positions that requests hold, the prefixes they share counted once per page."""
-    kv_tokens_total: int = 0
-    kv_tokens_cached: int = 0
-    """KV positions in the prefix cache, in use or not."""
+    """They only grow. The loop alone writes."""
 
     steps: int = 0
     step_seconds: float = 0.0

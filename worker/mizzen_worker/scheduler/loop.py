@@ -22,7 +22,7 @@ from mizzen_worker.cache.controller import UnifiedRadixCache
 from mizzen_worker.cache.events import EventLog
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.errors import InvariantError
-from mizzen_worker.contracts.messages import Control, HandBackCause, Load, Reply
+from mizzen_worker.contracts.messages import Capacity, Control, HandBackCause, Load, Reply
 from mizzen_worker.contracts.request import FinishKind, FinishReason
 from mizzen_worker.ipc.channel import WorkerEndpoint
 from mizzen_worker.memory.allocator import PageAllocator
@@ -105,6 +105,21 @@ class SchedulerLoop:
         return self._state.load(is_draining=self._reception.drain is not None)
 
     @property
+    def num_live(self) -> int:
+        """Count live requests."""
+        return len(self._state.roster)
+
+    @property
+    def capacity(self) -> Capacity:
+        """What it can take, as peers are told."""
+        return self._state.capacity()
+
+    @property
+    def kv_tokens_cached(self) -> int:
+        """KV positions in the prefix cache, in use or not."""
+        return self._state.kv_tokens_cached()
+
+    @property
     def oldest_wait_s(self) -> float:
         """How long the oldest waiting request has waited; 0 when none waits."""
         return self._state.oldest_wait_s(self._clock())
@@ -156,7 +171,6 @@ class SchedulerLoop:
             self._state.recent.steps.append(StepParts(*launch_parts, settle_s))
         if not self._state.roster.running:
             self._settle_all()  # There is nothing that could overlap with it.
-        self._state.refresh_gauges()
         self._state.output.flush()
         self._reception.beat()
         self._audit()

@@ -101,7 +101,7 @@ class Reception:
                 page_size = state.limits.page_size
                 facts = {
                     "freed_kv_tokens": str(num_freed * page_size),
-                    "kept_kv_tokens": str(state.residency.cache.num_cached * page_size),
+                    "kept_kv_tokens": str(state.kv_tokens_cached()),
                 }
                 return control.accepted(message, "flushed what no request uses", facts)
             case ControlVerb.DRAIN:
@@ -113,7 +113,6 @@ class Reception:
                 facts = {"live_requests": str(num_live), "mode": drain.mode.value}
                 return control.accepted(message, "draining", facts)
             case ControlVerb.DESCRIBE:
-                state.refresh_gauges()
                 facts = control.describe(state, self._clock())
                 return control.accepted(message, "described", facts)
             case ControlVerb.ABORT:

@@ -75,7 +75,7 @@ class Reporter:
             Report(
                 state=state,
                 num_beats=self._num_turns,
-                num_live=counters.running_requests + counters.queued_requests,
+                num_live=self._loop.num_live,
                 metrics=self._recorder.samples(),
             )
         )
@@ -94,21 +94,21 @@ class Reporter:
             self._prefill_tokens_per_s = known + _SMOOTHING * (pace - known) if known else pace
 
     def _note_gauges(self) -> None:
-        counters, load = self._loop.counters, self._loop.load
+        load = self._loop.load
         age_s = self._loop.oldest_wait_s
         pace = self._prefill_tokens_per_s
         wait_s = load.queued_tokens / pace if pace else 0.0
         # Requests that wait for a place, not for their prefill, wait at least as long as these did.
         predicted_s = max(wait_s, age_s)
         for metric, value in (
-            (metric_names.RUNNING_REQUESTS, counters.running_requests),
-            (metric_names.QUEUED_REQUESTS, counters.queued_requests),
+            (metric_names.RUNNING_REQUESTS, load.running_requests),
+            (metric_names.QUEUED_REQUESTS, load.queued_requests),
             (metric_names.QUEUED_TOKENS, load.queued_tokens),
             (metric_names.QUEUE_AGE, age_s),
             (metric_names.PREDICTED_TIME_TO_FIRST_TOKEN, predicted_s),
-            (metric_names.KV_TOKENS_USED, counters.kv_tokens_used),
-            (metric_names.KV_TOKENS_CACHED, counters.kv_tokens_cached),
-            (metric_names.KV_TOKENS_TOTAL, counters.kv_tokens_total),
+            (metric_names.KV_TOKENS_USED, load.kv_tokens_used),
+            (metric_names.KV_TOKENS_CACHED, self._loop.kv_tokens_cached),
+            (metric_names.KV_TOKENS_TOTAL, self._loop.capacity.kv_tokens),
         ):
             self._recorder.set(metric, value)
 

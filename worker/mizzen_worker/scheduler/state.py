@@ -62,15 +62,10 @@ class SchedulerState:
         return 0.0 if oldest is None else now - oldest.arrived_at
 
     def kv_tokens_used(self) -> int:
-        """Count KV positions in pages that requests hold."""
+        """Count KV positions that requests hold, the prefixes they share once."""
         cache = self.residency.cache
         return (cache.num_pages - cache.num_available) * self.limits.page_size
 
-    def refresh_gauges(self) -> None:
-        """Bring the gauges among the counters up to date."""
-        self.counters.queued_requests = len(self.roster.waiting)
-        self.counters.running_requests = len(self.roster.running)
-        self.counters.kv_tokens_used = self.kv_tokens_used()
-        self.counters.kv_tokens_total = self.limits.num_pages * self.limits.page_size
-        cached_pages = self.residency.cache.num_cached
-        self.counters.kv_tokens_cached = cached_pages * self.limits.page_size
+    def kv_tokens_cached(self) -> int:
+        """Count KV positions in the prefix cache, in use or not."""
+        return self.residency.cache.num_cached * self.limits.page_size
