@@ -1,7 +1,13 @@
 """What a worker keeps per peer is bounded whatever the peer does."""
 
-from mizzen_worker.contracts.ids import InstanceId, PeerId
-from mizzen_worker.contracts.messages import WIRE_VERSION, Attach, Heartbeat
+from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId, TokenId
+from mizzen_worker.contracts.messages import (
+    WIRE_VERSION,
+    Attach,
+    Heartbeat,
+    TokenEvent,
+    TokenEvents,
+)
 from mizzen_worker.ipc.peers import PeerBook
 
 PEER = PeerId(b"p")
@@ -22,6 +28,18 @@ def test_a_peer_that_reads_nothing_is_lost_once() -> None:
     refused = book.receive(PEER, Heartbeat(), 0.0)
     assert refused is not None
     assert refused.message == "attach first"
+
+
+def test_a_peer_that_never_returns_credit_is_lost_too() -> None:
+    book = PeerBook(max_ready=3)
+    attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("t"), credit=0)
+    assert book.receive(PEER, attach, 0.0) is None
+    for number in range(4):
+        assert book.lost(0.0) == ()
+        assert book.receive(PEER, Heartbeat(credit=0), 0.0) is None
+        event = TokenEvent(RequestId(f"r{number}"), Generation(0), 0, (TokenId(1),))
+        book.put(PEER, TokenEvents(events=(event,)))
+    assert book.lost(0.0) == (PEER,)
 
 
 def test_a_process_that_attaches_again_ends_its_older_connection() -> None:

@@ -21,7 +21,8 @@ MAX_PEERS = 1024
 MAX_CREDIT = 1 << 20
 """More credit than this at once is a peer that does not count."""
 MAX_READY = 1 << 17
-"""Messages that may pile up for a peer that reads none; more than its live requests can cause."""
+"""Messages that may pile up for a peer that reads none, and requests whose tokens wait for credit
+that it never gives; more than its live requests can cause."""
 HEARTBEAT_LIMIT_S = 10.0
 """Silence after which a peer counts as lost; a closed connection is noticed at once."""
 
@@ -71,7 +72,7 @@ class PeerBook:
         if known is None:
             return
         known.outbox.put(message)
-        if len(known.outbox.ready) > self.max_ready:
+        if len(known.outbox.ready) + known.outbox.num_held > self.max_ready:
             self.drop(peer)
 
     def drop(self, peer: PeerId) -> None:
