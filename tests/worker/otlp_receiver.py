@@ -9,9 +9,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class OtlpReceiver:
-    """Listens on a free port while its block runs."""
+    """Listens while its block runs, on a free port where none is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.spans: list[Span] = []
         spans = self.spans
 
@@ -29,7 +29,7 @@ class OtlpReceiver:
             def log_message(self, *_arguments: object) -> None:
                 return
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
