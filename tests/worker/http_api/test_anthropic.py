@@ -119,7 +119,8 @@ def test_models_speak_to_anthropics_client_in_its_own_shape(tmp_path: Path) -> N
     async def scenario() -> None:
         async with Stack(tmp_path) as stack, sdk(stack) as client:
             assert [one.id async for one in client.models.list()] == [MODEL]
-            assert (await client.models.retrieve(MODEL)).display_name == MODEL
+            model = await client.models.retrieve(MODEL)
+            assert (model.display_name, model.max_input_tokens) == (MODEL, 512)
             with pytest.raises(anthropic.NotFoundError, match="is not served here"):
                 await client.models.retrieve("other")
 

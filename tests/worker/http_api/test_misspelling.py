@@ -12,7 +12,7 @@ OTHERS = (
     *("top_a", "typical_p", "tfs_z", "mirostat", "num_ctx", "n_predict", "cache_prompt"),
     *("best", "length_penalty", "include_reasoning", "add_generation_prompt", "extra_body"),
     *("top_logprobs_num", "logprob_start_len", "spaces_between_special_tokens", "detokenize"),
-    *("include_stop_str_in_output", "truncate_prompt_tokens", "mm_processor_kwargs"),
+    *("truncate_prompt_tokens", "mm_processor_kwargs"),
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.worker.byte_vocabulary import EOS_ID, TEMPLATE
 from tests.worker.front_stack import MODEL, Stack
 
+from mizzen_worker import __version__
 from mizzen_worker.contracts.request import LogprobParams
 from mizzen_worker.http_api.engine import HttpLimits
 from mizzen_worker.tokenizer.chat_template import ChatTemplate
@@ -218,6 +219,7 @@ def test_information_that_native_clients_ask_for(tmp_path: Path) -> None:
                 assert info["is_generation"]
                 assert info["max_model_len"] == 512
             assert info["weight_version"].startswith("fp_")
+            assert (await client.get("/version")).json() == {"version": __version__}
             probes = await asyncio.gather(*(client.get("/health_generate") for _ in range(5)))
             assert [probe.status_code for probe in probes] == [200] * 5
             for path in ("/v1/models", "/health", "/metrics", "/openapi.json"):

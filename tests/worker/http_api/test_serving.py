@@ -85,6 +85,23 @@ def test_seed_makes_sampling_repeatable_and_temperature_matters(tmp_path: Path) 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("name", ["no_stop_trim", "include_stop_str_in_output"])
+def test_a_stop_string_is_shown_when_asked_by_either_name(tmp_path: Path, name: str) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            whole = stack.expected_text("abc", max_new_tokens=200, ignore_eos=True)
+            body = {"model": MODEL, "prompt": "abc", "temperature": 0, "max_tokens": 200}
+            body |= {"stop": whole[30:33], "ignore_eos": True}
+            texts = []
+            for wanted in (True, False):
+                answer = await client.post("/v1/completions", json={**body, name: wanted})
+                texts.append(answer.json()["choices"][0]["text"])
+            end = whole.index(whole[30:33])
+            assert texts == [whole[: end + 3], whole[:end]]
+
+    asyncio.run(scenario())
+
+
 def test_stop_string_ends_the_text_before_it_and_aborts_the_worker(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path) as stack, sdk(stack) as client:

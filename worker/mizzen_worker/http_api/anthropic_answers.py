@@ -51,6 +51,7 @@ class AnthropicModel(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
     id: str
     display_name: str
     created_at: datetime.datetime
+    max_input_tokens: int | None
 
 
 class AnthropicModelList(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from mizzen_worker import __version__
 from mizzen_worker.contracts.errors import UnavailableError, WorkerError
 from mizzen_worker.contracts.operator_names import (
     PATH_LIVE,
@@ -42,6 +43,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     preferred_sampling_params: None = None
 
 
+class Version(msgspec.Struct, frozen=True, kw_only=True):
+    """Which Mizzen this is."""
+
+    version: str
+
+
 def info_endpoints(engine: FrontEngine) -> list[Endpoint]:
     """Make the routes of one engine."""
     return [*_model_endpoints(engine), *_probe_endpoints(engine)]
@@ -72,7 +79,17 @@ def _model_endpoints(engine: FrontEngine) -> list[Endpoint]:
             )
         )
 
+    async def version(_request: Request) -> Response:
+        return json_response(Version(version=__version__))
+
     return [
+        Endpoint(
+            path="/version",
+            handler=version,
+            summary="Tell which version this is",
+            methods=_GET,
+            answers=(Version,),
+        ),
         Endpoint(
             path="/v1/models",
             handler=models,
@@ -111,9 +128,14 @@ def _model(engine: FrontEngine) -> Model:
 
 
 def _anthropic_model(engine: FrontEngine) -> AnthropicModel:
-    created_at = datetime.datetime.fromtimestamp(engine.started_at, datetime.UTC)
+    capacity = engine.manager.workers.capacity()
     return AnthropicModel(
-        id=engine.served_name, display_name=engine.served_name, created_at=created_at
+        id=engine.served_name,
+        display_name=engine.served_name,
+        created_at=datetime.datetime.fromtimestamp(engine.started_at, datetime.UTC),
+        max_input_tokens=(
+            None if capacity is None else min(capacity.context_length, capacity.kv_tokens)
+        ),
     )
 
 

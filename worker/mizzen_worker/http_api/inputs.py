@@ -79,7 +79,7 @@ def make_input(
         stop=_strings(ask.stop),
         stop_regex=patterns,
         skip_special_tokens=given.skip_special_tokens is not False,
-        keep_stop=bool(given.no_stop_trim),
+        keep_stop=bool(given.no_stop_trim or given.include_stop_str_in_output),
         deadline_s=timeout_s,
         priority=extras.priority or 0,
         cache_salt=extras.cache_salt or "",

@@ -78,6 +78,8 @@ class Sampling(Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    """What vLLM calls ``no_stop_trim``; either is enough."""
 
 
 class Extras(Body):
