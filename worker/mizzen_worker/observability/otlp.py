@@ -42,7 +42,7 @@ class SpanSender(SpanExporter):
 
     def __init__(self, endpoint: str, *, timeout_s: float) -> None:
         self._endpoint = endpoint
-        self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)
+        self._exporter: SpanExporter = OTLPSpanExporter(endpoint=endpoint, timeout=timeout_s)
         self._hush = _Hush()
         for name in (_OF_THE_SENDER, _OF_THE_QUEUE):
             logging.getLogger(name).addFilter(self._hush)
