@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run the GPU tests, and the engine's other tests, with this machine's own python3, which has torch
 # with CUDA, transformers, pytest (with timeout and xdist), hypothesis and scipy. Nothing is fetched:
-# MIZZEN_WHEELS may name a folder of wheels for what that python3 lacks (msgspec, pyzmq); they are
+# MIZZEN_WHEELS may name a folder of wheels for what that python3 lacks (msgspec, pyzmq, gguf; to serve
+# also fastapi, starlette, uvicorn, httptools, pydantic, google-re2, opentelemetry-api); they are
 # installed into a temporary folder.
 #   tests/gpu/run.sh [gpu|engine|all] [pytest arguments]
 set -euo pipefail

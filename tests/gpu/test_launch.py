@@ -1,6 +1,8 @@
 """On a real GPU a launch waits for nothing, and what passes through page-locked memory is whole.
 
 A kernel that spins keeps the GPU busy: whatever waits for the device would end only behind it.
+CUDA takes about a thousand kernels that wait their turn, and lets whoever queues more wait too: one
+step of a model of one layer stays below that.
 """
 
 import warnings
@@ -20,8 +22,8 @@ from mizzen_worker.model_executor.factory import ComputeType
 
 pytestmark = pytest.mark.gpu
 
-BUSY_CYCLES = 6_000_000_000
-"""Some seconds."""
+BUSY_CYCLES = 3_000_000_000
+"""More than a second."""
 SLOTS = np.arange(1, len(PARAMS) + 1, dtype=np.int32)
 
 
@@ -61,19 +63,19 @@ def tokens_of(pending: list[PendingStep]) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", [ComputeType.FLOAT32, ComputeType.BFLOAT16])
 @pytest.mark.parametrize("variant", ["qwen3-biases", "mistral-window"])
-def test_two_launches_wait_for_nothing(tmp_path: Path, variant: str, kind: ComputeType) -> None:
-    save_tiny(tmp_path, variant)
+def test_a_launch_waits_for_nothing(tmp_path: Path, variant: str, kind: ComputeType) -> None:
+    save_tiny(tmp_path, variant, num_hidden_layers=1)
     runner = load_tiny(tmp_path, "cuda", 16, compute_type=kind)
     for _ in range(2):  # Libraries and allocators settle in.
         expected = [tokens_of([step])[0] for step in launches(runner)]
     steps, found = launches(runner), []
-    for _ in range(2):
+    for number in range(3):
         done = busy_device()
         with without_waiting():
-            pending = [next(steps), next(steps)]
-        assert not done.query(), "a launch waited for the device"
-        found += tokens_of(pending)
-    assert found == expected[: len(found)]
+            pending = next(steps)
+        assert not done.query(), f"launch {number} waited for the device"
+        found += tokens_of([pending])
+    assert found == expected[:3]
 
 
 def test_page_locked_buffers_are_not_overwritten_while_they_are_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
-fastapi = pytest.importorskip("fastapi", reason="missing: fastapi and what it needs")
+fastapi = pytest.importorskip("fastapi", reason="missing: fastapi, opentelemetry-api")
 
 BODIES: list[dict[str, object]] = [
     {
