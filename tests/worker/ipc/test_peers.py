@@ -51,3 +51,14 @@ def test_a_process_that_attaches_again_ends_its_older_connection() -> None:
     assert book.receive(PeerId(b"q"), attach, 1.0) is None
     assert book.lost(1.0) == (PEER,)
     assert set(book.peers()) == {PeerId(b"u"), PeerId(b"q")}
+
+
+def test_a_long_step_of_the_worker_is_no_silence_of_its_peers() -> None:
+    book = PeerBook(heartbeat_limit_s=10.0)
+    attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("t"), credit=1)
+    assert book.receive(PEER, attach, 0.0) is None
+    assert book.lost(0.0) == ()
+    assert book.lost(30.0) == ()  # Nobody read for 30 s; what the peer said waits in the socket.
+    for second in range(31, 41):
+        assert book.lost(float(second)) == ()
+    assert book.lost(41.0) == (PEER,)

@@ -25,6 +25,8 @@ MAX_READY = 1 << 17
 that it never gives; more than its live requests can cause."""
 HEARTBEAT_LIMIT_S = 10.0
 """Silence after which a peer counts as lost; a closed connection is noticed at once."""
+_LOOK_LIMIT_S = 2.0
+"""Looks further apart than this say that nobody read: a step took long, the peers did not."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class PeerBook:
     heartbeat_limit_s: float = HEARTBEAT_LIMIT_S
     _peers: dict[PeerId, _Peer] = field(default_factory=dict)
     _lost: list[PeerId] = field(default_factory=list)
+    _looked_s: float | None = None
 
     def outbox(self, peer: PeerId) -> Outbox | None:
         """Give an attached peer's outbox; None when it is not attached."""
@@ -81,8 +84,12 @@ class PeerBook:
             self._lost.append(peer)
 
     def lost(self, now_s: float) -> tuple[PeerId, ...]:
-        """Give the peers lost since the last call."""
+        """Give the peers lost since the last call. Time in which nobody read is no silence."""
+        unread_s = 0.0 if self._looked_s is None else now_s - self._looked_s
+        self._looked_s = now_s
         for peer, known in list(self._peers.items()):
+            if unread_s > _LOOK_LIMIT_S:
+                known.last_seen_s = min(now_s, known.last_seen_s + unread_s)
             if now_s - known.last_seen_s > self.heartbeat_limit_s:
                 self.drop(peer)
         lost = tuple(self._lost)
