@@ -147,6 +147,8 @@ def test_admin_routes_reach_every_process(served: tuple[Launched, str]) -> None:
         *("front-0", "front-1", "detokenizer-0", "detokenizer-1", "rank-0", "rank-1"),
     }
     assert all(process["pid"] for process in info["processes"].values())
+    assert info["status"] == "ready"
+    assert info["max_total_num_tokens"] > 0
     unknown = httpx.post(f"{launched.admin}/abort_request", json={"rid": "nobody"})
     assert (unknown.status_code, unknown.json()["num_aborted"]) == (404, 0)
     for _ in range(4):
@@ -160,7 +162,7 @@ def test_admin_routes_reach_every_process(served: tuple[Launched, str]) -> None:
             got.read()
     assert httpx.post(f"{url}/generate", json=_body("Once", 64), timeout=60).status_code == 200
     flushed = httpx.post(f"{launched.admin}/flush_cache").json()
-    assert (flushed["flushed"], flushed["unanswered"]) == (2, [])
+    assert (flushed["flushed"], flushed["failed"]) == (2, {})
     assert flushed["freed_kv_tokens"] > 0
     assert httpx.post(f"{launched.admin}/flush_cache").json()["freed_kv_tokens"] == 0
 
@@ -176,6 +178,7 @@ def test_public_admin_routes_and_metrics_reach_every_front(served: tuple[Launche
             next(lines)
             info = httpx.get(f"{url}/server_info", headers=headers).json()
             assert info["live_requests"] == 1
+            assert info.keys() == httpx.get(f"{launched.admin}/server_info").json().keys()
             wanted = {"rid": f"mine-{count}"} if count < 3 else {"abort_all": True}
             aborted = httpx.post(f"{url}/abort_request", json=wanted, headers=headers)
             assert (aborted.status_code, aborted.json()) == (200, {"num_aborted": 1})

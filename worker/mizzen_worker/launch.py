@@ -81,7 +81,8 @@ async def _run(plan: LaunchPlan, listener: socket.socket, public: socket.socket 
         processes=supervisor,
         has_fronts=KIND_FRONT in kinds.values(),
         has_ranks=KIND_RANK in kinds.values(),
-        facts={"role": plan.role.value, "model": plan.served_name},
+        served_name=plan.served_name,
+        started_at=int(time.time()),  # noqa: TID251 - the edge where wall-clock time enters
     )
     deadline_s = plan.admin.drain_deadline_s
     private = listen_privately(plan.admin_socket)

@@ -85,7 +85,7 @@ def _streams(url: str, disturb: Callable[[], None]) -> list[object]:
 def test_both_ranks_work_and_one_address_has_the_capacity_of_both(
     pods: Pods, whole: list[object]
 ) -> None:
-    seen: dict[str, str] = {}
+    seen: dict[str, int] = {}
 
     def look() -> None:
         info = httpx.get(f"{pods.worker.admin}/server_info").json()["processes"]
@@ -93,7 +93,7 @@ def test_both_ranks_work_and_one_address_has_the_capacity_of_both(
             seen[name] = info[name]["running_requests"]
 
     assert _streams(pods.url, look) == whole
-    assert all(int(count) > 0 for count in seen.values()), seen
+    assert all(count > 0 for count in seen.values()), seen
     maps = Path(f"/proc/{pods.worker.pid_of('data_parallel')}/maps").read_text()
     assert "libtorch" not in maps
 
@@ -122,9 +122,9 @@ def test_a_client_that_leaves_and_an_abort_free_the_ranks(pods: Pods) -> None:
 
     def live() -> int:
         info = httpx.get(f"{pods.worker.admin}/server_info").json()["processes"]
-        assert info["controller"]["ranks_attached"] == "2"
-        return int(info["controller"]["live_requests"]) + sum(
-            int(info[name]["running_requests"]) for name in ("rank-0", "rank-1")
+        assert info["controller"]["ranks_attached"] == 2
+        return info["controller"]["live_requests"] + sum(
+            info[name]["running_requests"] for name in ("rank-0", "rank-1")
         )
 
     pods.worker.until(lambda: live() == 0, 20)

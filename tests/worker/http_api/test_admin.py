@@ -6,10 +6,12 @@ from typing import Any
 
 import anthropic
 import httpx
+import msgspec
 import openai
 import pytest
 from tests.worker.front_stack import MODEL, Stack
 
+from mizzen_worker.contracts.admin_answers import Flushed, ServerInfo
 from mizzen_worker.http_api.access import AccessKeys
 
 API, ADMIN = "api-key-api-key-1", "admin-key-admin-key"
@@ -53,7 +55,10 @@ def test_with_one_they_need_it(tmp_path: Path) -> None:
                 assert "exactly one of rid and abort_all" in wrong.text
             info = (await client.get("/server_info", headers=AS_ADMIN)).json()
             assert info["served_model_name"] == MODEL
-            assert info["workers"]["memory://a"]["facts"]["tokenizer"]
+            assert msgspec.convert(info, ServerInfo).status == "ready"
+            worker = info["processes"]["memory://a"]
+            assert worker["tokenizer"]
+            assert (worker["page_size"], worker["priority_preemption"]) == (4, True)
 
     asyncio.run(scenario())
 
@@ -72,7 +77,9 @@ def test_flush_forgets_the_prefix(tmp_path: Path) -> None:
                     cached.append(answer.json()["meta_info"]["cached_tokens"] > 0)
                 await stack.until(lambda: stack.num_running == 0)
                 flushed = await client.post("/flush_cache", headers=AS_ADMIN)
-                assert flushed.json()["workers"]["memory://a"]["is_ok"]
+                done = msgspec.convert(flushed.json(), Flushed)
+                assert (done.flushed, done.failed) == (1, {})
+                assert done.freed_kv_tokens > 0
             assert cached == [False, True, False, True]
 
     asyncio.run(scenario())

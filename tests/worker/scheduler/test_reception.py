@@ -127,7 +127,7 @@ def test_flush_frees_what_no_request_uses() -> None:
     harness.run()
     reply = _control(harness, ControlVerb.FLUSH_CACHE)
     assert reply.is_ok
-    assert reply.facts == {"freed_kv_tokens": "56", "kept_kv_tokens": "0"}
+    assert reply.facts == {"freed_kv_tokens": 56, "kept_kv_tokens": 0}
     again = harness.submit(make_submit("b", range(40)))
     harness.run()
     assert again.finished.usage.cached_tokens == 0
@@ -156,7 +156,7 @@ def test_abort_ends_requests_by_either_name_or_all(
         for name, log_id in log_ids.items()
     }
     harness.step()
-    assert _control(harness, ControlVerb.ABORT, **arguments).facts == {"ended": str(len(ended))}
+    assert _control(harness, ControlVerb.ABORT, **arguments).facts == {"ended": len(ended)}
     harness.run()
     kinds = {name: attempt.finished.reason.kind for name, attempt in attempts.items()}
     assert {name for name, kind in kinds.items() if kind is FinishKind.ABORT} == ended
@@ -168,8 +168,8 @@ def test_describe_tells_identity_and_counters() -> None:
     harness.run()
     facts = _control(harness, ControlVerb.DESCRIBE).facts
     assert facts["fingerprint"] == IDENTITY.fingerprint
-    assert facts["generated_tokens"] == "5"
-    assert facts["finished_requests.length"] == "1"
+    assert facts["generated_tokens"] == 5
+    assert facts["finished_requests.length"] == 1
 
 
 def test_flush_keeps_what_a_request_uses() -> None:
@@ -177,7 +177,7 @@ def test_flush_keeps_what_a_request_uses() -> None:
     attempt = harness.submit(make_submit("a", range(40), ignore_eos=True))
     harness.step()
     reply = _control(harness, ControlVerb.FLUSH_CACHE)
-    assert reply.facts == {"freed_kv_tokens": "0", "kept_kv_tokens": "40"}
+    assert reply.facts == {"freed_kv_tokens": 0, "kept_kv_tokens": 40}
     harness.run()
     assert attempt.output == harness.expected(attempt.submit)
 
@@ -193,25 +193,26 @@ def test_describe_tells_sizes_queue_and_predictions() -> None:
     facts = _control(harness, ControlVerb.DESCRIBE).facts
     wanted = {
         "schedule_policy": "priority",
-        "queue_ageing_s": "12.5",
-        "priority_preemption": "true",
-        "max_running_requests": "1",
-        "max_chunk_tokens": "64",
-        "page_size": "4",
-        "context_length": "4096",
-        "running_requests": "1",
-        "queued_requests": "3",
-        "queued_requests.3": "1",
-        "queued_requests.0": "1",
-        "queued_requests.-1": "1",
-        "queued_tokens": "9",
-        "oldest_wait_s": "7.250",
-        "predicted_output_tokens": "256",
-        "kv_tokens_total": "256",
-        "preemptions": "0",
+        "queue_ageing_s": 12.5,
+        "priority_preemption": True,
+        "max_running_requests": 1,
+        "max_chunk_tokens": 64,
+        "page_size": 4,
+        "context_length": 4096,
+        "running_requests": 1,
+        "queued_requests": 3,
+        "live_requests": 4,
+        "queued_requests.3": 1,
+        "queued_requests.0": 1,
+        "queued_requests.-1": 1,
+        "queued_tokens": 9,
+        "oldest_wait_s": 7.25,
+        "predicted_output_tokens": 256,
+        "kv_tokens_total": 256,
+        "preemptions": 0,
     }
     assert {name: facts.get(name) for name in wanted} == wanted
-    assert 1 <= float(facts["predicted_wait_s"]) <= 60
+    assert 1 <= facts["predicted_wait_s"] <= 60
 
 
 def test_drain_by_handing_back_ends_everything_at_once() -> None:
@@ -219,7 +220,7 @@ def test_drain_by_handing_back_ends_everything_at_once() -> None:
     attempts = [harness.submit(make_submit(f"r{i}", [i], ignore_eos=True)) for i in range(3)]
     harness.step()
     reply = _control(harness, ControlVerb.DRAIN, mode="handback")
-    assert reply.facts["live_requests"] == "3"
+    assert reply.facts["live_requests"] == 3
     assert {a.terminals[0].cause for a in attempts} == {HandBackCause.DRAINING}
     assert attempts[0].output == harness.expected(attempts[0].submit)[: len(attempts[0].output)]
     assert harness.loop.is_drained

@@ -6,10 +6,12 @@ import json
 from dataclasses import dataclass, field
 
 import httpx
+import msgspec
 import pytest
 
+from mizzen_worker.contracts.admin_answers import ServerInfo
 from mizzen_worker.contracts.drain import DrainMode
-from mizzen_worker.contracts.messages import ControlVerb, Reply
+from mizzen_worker.contracts.messages import ControlVerb, Fact, Reply
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.admin import admin_app
 from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
@@ -89,22 +91,28 @@ class _Processes:
     def process_ids(self) -> dict[str, int | None]:
         return {"front-0": 1, "front-1": None, "rank": 2}
 
+    def health(self) -> PodHealth:
+        return _Pod("rank is loading").health()
+
     async def ask(
         self, kind: str, verb: ControlVerb, arguments: dict[str, str]
     ) -> dict[str, Reply | None]:
         if kind == "rank":
-            return {"rank": _reply(freed_kv_tokens="32")}
-        ended = {"live": "1", None: "4"}.get(arguments.get("request_id"), "0")
-        return {"front-0": _reply(ended=ended), "front-1": None}
+            return {"rank": _reply(freed_kv_tokens=32)}
+        if kind == "controller":
+            return {}
+        ended = {"live": 1, None: 4}.get(arguments.get("request_id"), 0)
+        sizes = {"kv_tokens_total": 512, "context_length": 256}
+        return {"front-0": _reply(ended=ended, live_requests=3, **sizes), "front-1": None}
 
 
-def _reply(**facts: str) -> Reply:
+def _reply(**facts: Fact) -> Reply:
     return Reply(control_id=1, is_ok=True, message="done", facts=facts)
 
 
 def _control() -> PodControl:
     return PodControl(
-        processes=_Processes(), has_fronts=True, has_ranks=True, facts={"role": "serve"}
+        processes=_Processes(), has_fronts=True, has_ranks=True, served_name="tiny", started_at=7
     )
 
 
@@ -121,7 +129,7 @@ def _control() -> PodControl:
         ),
         ("/abort_request", '{"rid": "live", "abort_all": true}', 400, {}),
         ("/abort_request", "{}", 400, {}),
-        ("/flush_cache", "", 200, {"freed_kv_tokens": 32, "flushed": 1, "unanswered": []}),
+        ("/flush_cache", "", 200, {"freed_kv_tokens": 32, "flushed": 1, "failed": {}}),
     ],
 )
 def test_control_routes_say_what_happened(
@@ -134,8 +142,11 @@ def test_control_routes_say_what_happened(
             assert answer.status_code == status, answer.text
             assert facts.items() <= answer.json().items()
             info = (await client.get("/server_info")).json()
-            assert info["processes"]["rank"] == {"pid": 2, "freed_kv_tokens": "32"}
-            assert info["processes"]["front-1"] == {"pid": None}
+            assert msgspec.convert(info, ServerInfo).status == "not ready"
+            assert (info["served_model_name"], info["live_requests"]) == ("tiny", 3)
+            assert (info["max_total_num_tokens"], info["context_length"]) == (512, 256)
+            assert info["processes"]["rank"] == {"pid": 2, "freed_kv_tokens": 32}
+            assert info["processes"]["front-1"] == {"pid": None, "error": "it did not answer"}
             assert (await client.get(path)).status_code == 405
 
     asyncio.run(scenario())

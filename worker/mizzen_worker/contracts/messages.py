@@ -187,13 +187,17 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, tag="control"):
     arguments: dict[str, str] = {}
 
 
+Fact = str | int | float | bool
+Facts = dict[str, Fact]
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag="reply"):
     """Worker's answer to a ``Control``, or (``control_id`` 0) a refusal of an ``Attach``."""
 
     control_id: int
     is_ok: bool
     message: str
-    facts: dict[str, str] = {}
+    facts: Facts = {}
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat"):

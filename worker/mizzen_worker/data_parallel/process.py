@@ -11,7 +11,7 @@ from pathlib import Path
 import uvloop
 
 from mizzen_worker.contracts.ids import InstanceId
-from mizzen_worker.contracts.messages import Control, Reply
+from mizzen_worker.contracts.messages import Control, Facts, Reply
 from mizzen_worker.data_parallel.controller import MAX_TOKENIZERS, Controller
 from mizzen_worker.data_parallel.settings import ControllerSettings
 from mizzen_worker.ipc.child_process import run_child
@@ -107,9 +107,9 @@ async def _report(
 
 
 def _described(control: Control, controller: Controller) -> Reply:
-    facts = {
-        "live_requests": str(controller.num_live),
-        "ranks_attached": str(controller.ranks.num_attached),
+    facts: Facts = {
+        "live_requests": controller.num_live,
+        "ranks_attached": controller.ranks.num_attached,
     }
     return Reply(control_id=control.control_id, is_ok=True, message="described", facts=facts)
 

@@ -1,13 +1,21 @@
 """Owns the replies of several ranks to one ``Control`` and what they are together. Pure.
 
-Facts that are whole numbers add up; others are told where every rank says the same. Counts of
-single ranks are not lost: they are repeated with the rank's place in front.
+Counts add up; other facts, and whole numbers that are no counts, are told where every rank says the
+same. What single ranks say is not lost: it is repeated with the rank's place in front.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mizzen_worker.contracts.messages import Reply
+from mizzen_worker.contracts.messages import Facts, Reply
+
+_NO_COUNTS = frozenset(
+    {
+        *("context_length", "vocab_size", "page_size", "max_chunk_tokens"),
+        "predicted_output_tokens",
+    }
+)
+"""Whole numbers of one request or one page: two ranks do not have twice as much."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,12 +79,13 @@ def merged(control_id: int, replies: Sequence[Reply]) -> Reply:
     )
 
 
-def _merged_facts(every: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    facts: dict[str, str] = {}
+def _merged_facts(every: Sequence[Facts]) -> Facts:
+    facts: Facts = {}
     for name in dict.fromkeys(name for one in every for name in one):
         values = [one[name] for one in every if name in one]
-        if all(value.isdecimal() for value in values):
-            facts[name] = str(sum(map(int, values)))
+        counts = [value for value in values if type(value) is int and name not in _NO_COUNTS]
+        if len(counts) == len(values):
+            facts[name] = sum(counts)
         elif len(set(values)) == 1:
             facts[name] = values[0]
         for place, value in enumerate(values):

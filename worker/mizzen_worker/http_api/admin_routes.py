@@ -3,12 +3,12 @@
 Owns no request and no worker: requests are ended through the manager, workers asked through it.
 """
 
-from typing import Literal
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mizzen_worker import __version__
+from mizzen_worker.contracts.admin_answers import Flushed, ServerInfo, flushed_of, told_by
 from mizzen_worker.contracts.admin_paths import (
     PATH_ABORT,
     PATH_FLUSH,
@@ -16,7 +16,7 @@ from mizzen_worker.contracts.admin_paths import (
     PATH_SERVER_INFO,
 )
 from mizzen_worker.contracts.errors import RequestError, UnavailableError
-from mizzen_worker.contracts.messages import ControlVerb, Reply
+from mizzen_worker.contracts.messages import ControlVerb
 from mizzen_worker.http_api.access import Gate
 from mizzen_worker.http_api.body import json_response, read_body
 from mizzen_worker.http_api.endpoint import Endpoint
@@ -30,32 +30,6 @@ class Aborted(msgspec.Struct, frozen=True, kw_only=True):
     """How many live requests were ended."""
 
     num_aborted: int
-
-
-class WorkerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker said."""
-
-    is_ok: bool
-    message: str
-    facts: dict[str, str]
-
-
-class Flushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What each worker said, by its address."""
-
-    workers: dict[str, WorkerAnswer]
-
-
-class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What this server runs, and each worker's facts by its address."""
-
-    served_model_name: str
-    status: Literal["ready", "not ready"]
-    live_requests: int
-    started_at: int
-    max_total_num_tokens: int | None
-    context_length: int | None
-    workers: dict[str, WorkerAnswer]
 
 
 def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
@@ -72,21 +46,26 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
         return json_response(Aborted(num_aborted=num_aborted))
 
     async def flush(_request: Request) -> Response:
-        workers = await _ask(engine, ControlVerb.FLUSH_CACHE)
-        is_done = all(answer.is_ok for answer in workers.values())
-        return json_response(Flushed(workers=workers), status=200 if is_done else 503)
+        replies = await engine.manager.control(ControlVerb.FLUSH_CACHE)
+        if not replies:
+            msg = "no worker is attached at the moment"
+            raise UnavailableError(msg)
+        done = flushed_of(replies)
+        return json_response(done, status=503 if done.failed else 200)
 
     async def info(_request: Request) -> Response:
+        replies = await engine.manager.control(ControlVerb.DESCRIBE)
         capacity = engine.manager.workers.capacity()
         return json_response(
             ServerInfo(
+                version=__version__,
                 served_model_name=engine.served_name,
                 status="ready" if engine.manager.is_accepting else "not ready",
                 live_requests=await engine.num_live_everywhere(),
                 started_at=engine.started_at,
                 max_total_num_tokens=None if capacity is None else capacity.kv_tokens,
                 context_length=None if capacity is None else capacity.context_length,
-                workers=await _ask(engine, ControlVerb.DESCRIBE, is_any_needed=False),
+                processes={address: told_by(reply) for address, reply in replies.items()},
             )
         )
 
@@ -119,17 +98,3 @@ def admin_endpoints(engine: FrontEngine) -> list[Endpoint]:
             for path in (PATH_GET_SERVER_INFO, PATH_SERVER_INFO)
         ),
     ]
-
-
-async def _ask(
-    engine: FrontEngine, verb: ControlVerb, *, is_any_needed: bool = True
-) -> dict[str, WorkerAnswer]:
-    replies = await engine.manager.control(verb)
-    if not replies and is_any_needed:
-        msg = "no worker is attached at the moment"
-        raise UnavailableError(msg)
-    return {address: _answer(reply) for address, reply in replies.items()}
-
-
-def _answer(reply: Reply) -> WorkerAnswer:
-    return WorkerAnswer(is_ok=reply.is_ok, message=reply.message, facts=reply.facts)

@@ -22,12 +22,8 @@ class _Aborted(msgspec.Struct, frozen=True):
     unanswered: tuple[str, ...]
 
 
-class _Process(msgspec.Struct, frozen=True):
-    live_requests: str = "0"
-
-
 class _Info(msgspec.Struct, frozen=True):
-    processes: dict[str, _Process]
+    live_requests: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +48,7 @@ class LauncherClient:
     async def num_live(self) -> int:
         """Count the live requests of all front processes."""
         _, text = await self._call("GET", PATH_SERVER_INFO)
-        facts = msgspec.json.decode(text, type=_Info)
-        fronts = [one for name, one in facts.processes.items() if name.startswith("front")]
-        return sum(int(front.live_requests) for front in fronts)
+        return msgspec.json.decode(text, type=_Info).live_requests
 
     async def metrics(self) -> str:
         """Give the metrics of all front processes, Prometheus text."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from mizzen_worker.contracts.drain import DRAIN_MODES, DrainMode
-from mizzen_worker.contracts.messages import Control, Reply
+from mizzen_worker.contracts.messages import Control, Fact, Facts, Reply
 from mizzen_worker.scheduler.state import SchedulerState
 
 
@@ -39,27 +39,26 @@ def parse_drain(arguments: dict[str, str], now: float) -> DrainOrder | str:
     return DrainOrder(mode=DrainMode(mode), deadline=now + deadline_s)
 
 
-def describe(state: SchedulerState, now: float) -> dict[str, str]:
-    """Tell identity, sizes, queue, predictions and counters as text facts."""
+def describe(state: SchedulerState, now: float) -> Facts:
+    """Tell identity, sizes, queue, predictions and counters."""
     settings = state.settings
-    facts: dict[str, str] = {"instance_id": settings.instance_id}
+    facts: Facts = {"instance_id": settings.instance_id}
     facts.update(msgspec.structs.asdict(settings.identity))
-    for name, value in (*_sizes(state), *_queue(state, now)):
-        facts[name] = str(value)
+    facts.update((*_sizes(state), *_queue(state, now)))
     for name, value in msgspec.to_builtins(state.counters).items():
         if isinstance(value, dict):
-            facts.update({f"{name}.{key}": str(count) for key, count in value.items()})
+            facts.update({f"{name}.{key}": count for key, count in value.items()})
         else:
-            facts[name] = str(value)
+            facts[name] = value
     return facts
 
 
-def _sizes(state: SchedulerState) -> Iterator[tuple[str, str | int]]:
+def _sizes(state: SchedulerState) -> Iterator[tuple[str, Fact]]:
     """What was decided at the start."""
     settings, limits = state.settings, state.limits
     yield "schedule_policy", settings.policy.value
-    yield "queue_ageing_s", f"{settings.ageing_s:g}"
-    yield "priority_preemption", str(settings.is_preemptive).lower()
+    yield "queue_ageing_s", settings.ageing_s
+    yield "priority_preemption", settings.is_preemptive
     yield "max_running_requests", state.max_running
     yield "max_queued_requests", settings.max_queued
     yield "max_chunk_tokens", settings.max_chunk_tokens
@@ -69,15 +68,16 @@ def _sizes(state: SchedulerState) -> Iterator[tuple[str, str | int]]:
     yield "vocab_size", limits.vocab_size
 
 
-def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, str | int]]:
+def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, Fact]]:
     """What is true now, apart from the counters."""
     waiting = state.roster.waiting
     wait_s = state.wait_prediction.seconds(num_ahead=len(waiting), now=now)
     yield "running_requests", len(state.roster.running)
     yield "queued_requests", len(waiting)
+    yield "live_requests", len(state.roster)
     yield "queued_tokens", state.roster.num_tokens_to_prefill()
-    yield "oldest_wait_s", f"{state.oldest_wait_s(now):.3f}"
-    yield "predicted_wait_s", f"{wait_s:.3f}"
+    yield "oldest_wait_s", round(state.oldest_wait_s(now), 3)
+    yield "predicted_wait_s", round(wait_s, 3)
     yield (
         "predicted_output_tokens",
         state.prediction.remaining(num_output=0, max_remaining=state.limits.context_length),
@@ -90,7 +90,7 @@ def _queue(state: SchedulerState, now: float) -> Iterator[tuple[str, str | int]]
         yield f"queued_requests.{priority}", counts[priority]
 
 
-def accepted(control: Control, message: str, facts: dict[str, str]) -> Reply:
+def accepted(control: Control, message: str, facts: Facts) -> Reply:
     """Build the answer to a verb that was done."""
     return Reply(control_id=control.control_id, is_ok=True, message=message, facts=facts)
 

@@ -16,6 +16,7 @@ from mizzen_worker.contracts.messages import (
     Attach,
     Control,
     ControlVerb,
+    Facts,
     Finished,
     HandBack,
     HandBackCause,
@@ -99,9 +100,9 @@ class Reception:
                 self._settle()
                 num_freed = state.residency.cache.flush()
                 page_size = state.limits.page_size
-                facts = {
-                    "freed_kv_tokens": str(num_freed * page_size),
-                    "kept_kv_tokens": str(state.kv_tokens_cached()),
+                facts: Facts = {
+                    "freed_kv_tokens": num_freed * page_size,
+                    "kept_kv_tokens": state.kv_tokens_cached(),
                 }
                 return control.accepted(message, "flushed what no request uses", facts)
             case ControlVerb.DRAIN:
@@ -110,7 +111,7 @@ class Reception:
                     return control.refused(message, drain)
                 num_live = len(state.roster)
                 self.start_drain(drain)
-                facts = {"live_requests": str(num_live), "mode": drain.mode.value}
+                facts = {"live_requests": num_live, "mode": drain.mode.value}
                 return control.accepted(message, "draining", facts)
             case ControlVerb.DESCRIBE:
                 facts = control.describe(state, self._clock())
@@ -119,7 +120,7 @@ class Reception:
                 ended = self._named(message.arguments.get("request_id"))
                 for req in ended:
                     self._ending.finish(req, _ABORTED)
-                facts = {"ended": str(len(ended))}
+                facts = {"ended": len(ended)}
                 return control.accepted(message, "aborted", facts)
 
     def _wait_s(self) -> float:

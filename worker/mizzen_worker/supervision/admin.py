@@ -5,7 +5,7 @@ its private folder for its own front processes. Plain ASGI: the launcher starts 
 """
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -82,7 +82,7 @@ def admin_app(
             status, text = 405, f"{path} takes GET only\n"
         elif path in {PATH_ABORT, PATH_FLUSH, PATH_SERVER_INFO}:
             answer = await _control(control, path, receive)
-            status, text, content_type = answer.status, _json(answer.facts), _JSON
+            status, text, content_type = answer.status, _json(answer.told), _JSON
         elif path == PATH_METRICS:
             given = parse_qs(scope["query_string"].decode("latin-1"))
             status, text = 200, pod.metrics(given.get("process", [None])[-1])
@@ -114,9 +114,9 @@ async def _control(control: PodControl, path: str, receive: Receive) -> Answer:
     try:
         body = msgspec.json.decode(await _read(receive), type=AbortBody)
     except msgspec.DecodeError as error:
-        return Answer(status=400, facts={"error": f"{_ABORT_BODY}: {error}"})
+        return Answer(status=400, told={"error": f"{_ABORT_BODY}: {error}"})
     if bool(body.rid) == body.abort_all:
-        return Answer(status=400, facts={"error": _ABORT_BODY})
+        return Answer(status=400, told={"error": _ABORT_BODY})
     return await control.abort(None if body.abort_all else body.rid)
 
 
@@ -129,8 +129,8 @@ async def _read(receive: Receive) -> bytes:
             return bytes(body)
 
 
-def _json(facts: Mapping[str, object]) -> str:
-    return msgspec.json.encode(facts).decode() + "\n"
+def _json(told: object) -> str:
+    return msgspec.json.encode(told).decode() + "\n"
 
 
 def _is_local(scope: Message) -> bool:
