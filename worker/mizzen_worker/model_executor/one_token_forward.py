@@ -3,6 +3,7 @@
 Every call's shapes, and with them the order of all additions, follow from the token's position
 alone, so its logits and its keys and values are the same to the last bit in any batch, any chunk
 and behind any cached prefix. Each token reads all weights once: as slow as decoding one stream.
+On a GPU it asks which tokens are wanted, so that a launch waits for the step before it.
 """
 
 from collections.abc import Iterator
