@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 from tests.worker.launched import free_port
 from tests.worker.otlp_receiver import OtlpReceiver
 
@@ -42,3 +43,17 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(
     assert f"127.0.0.1:{port}/v1/traces takes no spans" in told[0][1]
     assert "Failed to export" in told[0][1]
     assert told[1][1].endswith("takes spans again")
+
+
+def test_a_process_that_ends_in_an_outage_tries_no_more() -> None:
+    port = free_port()
+    sender = SpanSender(f"http://127.0.0.1:{port}/v1/traces", timeout_s=0.5)
+    with OtlpReceiver(port) as receiver:
+        sender.end_outage_wait()
+        assert sender.export([_span()]) is SpanExportResult.SUCCESS
+    assert sender.export([_span()]) is SpanExportResult.FAILURE
+    sender.end_outage_wait()
+    with OtlpReceiver(port) as again:
+        assert sender.export([_span()]) is SpanExportResult.FAILURE
+    sender.shutdown()
+    assert (len(receiver.spans), len(again.spans)) == (1, 0)

@@ -63,6 +63,11 @@ class SpanSender(SpanExporter):
             logger.info("--trace-endpoint: %s takes spans again", self._endpoint)
         return result
 
+    def end_outage_wait(self) -> None:
+        """Try no more where nothing is taken: the end of a process must not wait for it."""
+        if self._hush.is_outage:
+            self._exporter.shutdown()
+
     def shutdown(self) -> None:
         """Give the connection and the SDK's voice back."""
         self._exporter.shutdown()
@@ -112,8 +117,10 @@ class OtlpTracer:
         )
         endpoint = settings.endpoint.rstrip("/")
         endpoint = endpoint if endpoint.endswith(_PATH) else endpoint + _PATH
-        exporter = SpanSender(endpoint, timeout_s=5)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500))
+        self._sender = SpanSender(endpoint, timeout_s=5)
+        self._provider.add_span_processor(
+            BatchSpanProcessor(self._sender, schedule_delay_millis=500)
+        )
         self._tracer = self._provider.get_tracer("mizzen")
         self._propagator = TraceContextTextMapPropagator()
         self._offset_s = wall_clock() - clock()
@@ -138,6 +145,7 @@ class OtlpTracer:
 
     def close(self) -> None:
         """See ``Tracer``."""
+        self._sender.end_outage_wait()
         self._provider.shutdown()
 
     def _above(self, traceparent: str) -> Context:
