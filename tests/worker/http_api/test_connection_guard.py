@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -133,5 +135,74 @@ def test_a_reader_that_stops_reading_costs_a_bounded_buffer_and_loses_no_text(
             expected = stack.expected_text("abc", max_new_tokens=450, ignore_eos=True)
             assert json.dumps(expected, ensure_ascii=False).encode()[1:-1] in text
             transport.close()
+
+    asyncio.run(scenario())
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+WEBSOCKET = (
+    b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+)
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("cuts", [(), (60,), (190, 260), (-1,), "bytes"], ids=str)
+def test_an_offered_upgrade_is_declined_and_the_request_is_served(
+    tmp_path: Path, *, offer: bytes, is_chunked: bool, cuts: tuple[int, ...] | str
+) -> None:
+    """As Java's client sends every first request; body and what follows arrive whole."""
+    body = b'{"prompt": "hello"}'
+    framed = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    if is_chunked:
+        framed = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    post = b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    get = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+    sent = post + offer + framed + get + offer + b"\r\n" + get + b"Connection: close\r\n\r\n"
+    places = range(1, len(sent)) if isinstance(cuts, str) else [cut % len(sent) for cut in cuts]
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            streams = await connect(stack)
+            streams[1].transport.get_extra_info("socket").setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )
+            for begin, end in pairwise([0, *places, len(sent)]):
+                streams[1].write(sent[begin:end])
+                await asyncio.sleep(0)
+            answers = await rest_of(streams)
+            assert answers.count(b"HTTP/1.1 200 OK\r\n") == 3, answers
+            assert answers.count(b"HTTP/1.1 ") == 3, answers
+            ids = stack.vocabulary.tokenizer.encode("hello").ids
+            assert json.dumps(ids, separators=(",", ":")).encode() in answers
+            assert answers.count(b"ok\n") == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("line", [b"CONNECT a:80", b"CONNECT /health", b"GET //[ "])
+def test_what_is_no_request_is_400_or_404_and_never_hangs(tmp_path: Path, line: bytes) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            streams = await connect(stack)
+            streams[1].write(line + b" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n" + b"\r\n")
+            assert (await rest_of(streams))[:12] in {
+                b"HTTP/1.1 400",
+                b"HTTP/1.1 404",
+                b"HTTP/1.1 405",
+            }
+
+    asyncio.run(scenario())
+
+
+def test_endless_headers_with_an_upgrade_are_431(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            streams = await connect(stack)
+            long = b"".join(b"X-%d: %s\r\n" % (i, b"a" * 1000) for i in range(70))
+            streams[1].write(b"GET /health HTTP/1.1\r\n" + H2C + long + b"\r\n")
+            answer = await rest_of(streams)
+            assert answer.startswith(b"HTTP/1.1 431 ")
+            assert answer.count(b"HTTP/1.1 ") == 1
 
     asyncio.run(scenario())

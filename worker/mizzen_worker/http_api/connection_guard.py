@@ -2,13 +2,17 @@
 
 Owns no routes and no bodies (``body_limit.py``). A connection on which nothing begins is closed;
 one that sends its headers byte by byte, or without end, gets a 408 or 431 and is closed.
+An offer to go on in another protocol (``Upgrade: h2c``, ``websocket``) is declined by serving the
+request as what it is.
 """
 
 import asyncio
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEADER_BYTES = 64 * 1024
+_INVALID = "Invalid HTTP request received."
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -32,8 +36,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Drop what comes after the connection was given up."""
-        if not self._is_cut:
-            super().data_received(data)
+        if self._is_cut:
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.logger.warning(_INVALID)
+            self.send_400_response(_INVALID)
 
     def on_message_begin(self) -> None:
         """Start the clock of another request of the same connection."""
@@ -54,8 +64,38 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop the clock: the body has its own."""
         self._stop_clock()
-        if not self._is_cut:
+        if not self._is_cut and not self._is_upgrade_offered():
             super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Pass on; a request that offers an upgrade is read anew, and is not complete here."""
+        if not self._is_cut and not self._is_upgrade_offered():
+            super().on_message_complete()
+
+    def _feed(self, data: bytes) -> None:
+        """Parse; the parser stops behind headers that offer an upgrade, and takes no body then."""
+        while not self._is_cut:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                if not self._is_upgrade_offered():
+                    return
+                data = self._head_without_upgrade() + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            else:
+                return
+
+    def _is_upgrade_offered(self) -> bool:
+        """Say whether the request asks for an upgrade and makes sense without; CONNECT does not."""
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
+    def _head_without_upgrade(self) -> bytes:
+        """Write the request's line and headers as its client would who offers nothing."""
+        version = self.parser.get_http_version().encode()
+        lines = [self.parser.get_method() + b" " + self.url + b" HTTP/" + version]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
 
     def _start_clock(self) -> None:
         if self._header_clock is None:

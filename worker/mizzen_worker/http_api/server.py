@@ -34,6 +34,7 @@ def make_server(app: Any, *, grace_s: int) -> Server:
         uvicorn.Config(
             app,
             http=GuardedProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
