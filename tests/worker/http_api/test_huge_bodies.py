@@ -1,6 +1,8 @@
 """A body of millions of faults costs about what reading it costs, and one sentence."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -96,6 +98,37 @@ def test_the_loop_goes_on_while_a_long_text_is_encoded_and_decoded(tmp_path: Pat
         assert decoding.result() == [text]
 
     asyncio.run(scenario())
+
+
+def test_huge_texts_are_encoded_one_at_a_time_and_others_meanwhile(tmp_path: Path) -> None:
+    encoder = TextEncoder(byte_vocabulary(tmp_path))
+    may_go_on = threading.Event()
+    num_begun = 0
+    encode = encoder._encode
+
+    def slow(texts: Sequence[str], *, add_special_tokens: bool) -> list[tuple[TokenId, ...]]:
+        nonlocal num_begun
+        if texts[0].startswith("huge"):
+            num_begun += 1
+            assert may_go_on.wait(20)
+        return encode(texts, add_special_tokens=add_special_tokens)
+
+    async def scenario() -> None:
+        huge = [
+            asyncio.create_task(encoder.encode(["huge" * 70_000], add_special_tokens=False))
+            for _ in range(3)
+        ]
+        for text in ("a", "a" * 5_000):
+            (ids,) = await encoder.encode([text], add_special_tokens=False)
+            assert len(ids) == len(text)
+        assert num_begun == 1
+        huge[1].cancel()
+        may_go_on.set()
+        assert len((await huge[0])[0]) == len((await huge[2])[0]) == 280_000
+        assert num_begun == 2, "a client that left while it waited costs nothing"
+
+    with mock.patch.object(encoder, "_encode", slow):
+        asyncio.run(scenario())
 
 
 def test_the_first_id_that_is_no_token_is_named(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Owns text → token ids and checks of given ids; owns no chat templates."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
 
 from tokenizers import Tokenizer
 
@@ -10,19 +11,25 @@ from mizzen_worker.contracts.errors import RequestError
 from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.vocabulary.load import Vocabulary
 
+_Result = TypeVar("_Result")
+
 _INLINE_CHARS = 1_024
 _INLINE_TOKENS = 4_096
 """What is longer is done in a thread, by the library's calls for several texts: only those let the
 event loop go on meanwhile."""
+_HUGE = 256 * 1024
+"""What has more characters or tokens waits its turn: meanwhile the library takes about 200 bytes
+for each."""
 
 
 class TextEncoder:
-    """Encodes with one vocabulary. Immutable; safe in threads."""
+    """Encodes with one vocabulary; of huge inputs one at a time. Safe in threads."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._tokenizer = vocabulary.tokenizer
         self._num_tokens = vocabulary.tokenizer.get_vocab_size(with_added_tokens=True)
         self._max_token_chars = _max_token_chars(vocabulary.tokenizer)
+        self._for_huge = ThreadPoolExecutor(max_workers=1, thread_name_prefix="huge-text")
 
     def least_tokens(self, text: str) -> int:
         """Give a number of tokens that a text has at the very least, without encoding it."""
@@ -32,18 +39,24 @@ class TextEncoder:
         self, texts: Sequence[str], *, add_special_tokens: bool
     ) -> list[tuple[TokenId, ...]]:
         """Give the tokens of each text."""
-        if sum(map(len, texts)) <= _INLINE_CHARS:
+        num_chars = sum(map(len, texts))
+        if num_chars <= _INLINE_CHARS:
             return self._encode(texts, add_special_tokens=add_special_tokens)
-        return await asyncio.to_thread(self._encode, texts, add_special_tokens=add_special_tokens)
+        return await self._in_thread(
+            lambda: self._encode(texts, add_special_tokens=add_special_tokens),
+            is_huge=num_chars > _HUGE,
+        )
 
     async def decode(
         self, id_lists: Sequence[Sequence[TokenId]], *, skip_special_tokens: bool
     ) -> list[str]:
         """Give the text of each list of tokens."""
-        if sum(map(len, id_lists)) <= _INLINE_TOKENS:
+        num_tokens = sum(map(len, id_lists))
+        if num_tokens <= _INLINE_TOKENS:
             return self._decode(id_lists, skip_special_tokens=skip_special_tokens)
-        return await asyncio.to_thread(
-            self._decode, id_lists, skip_special_tokens=skip_special_tokens
+        return await self._in_thread(
+            lambda: self._decode(id_lists, skip_special_tokens=skip_special_tokens),
+            is_huge=num_tokens > _HUGE,
         )
 
     def check_ids(self, ids: list[int], *, field: str) -> tuple[TokenId, ...]:
@@ -58,6 +71,10 @@ class TextEncoder:
             )
             raise RequestError(msg, field=field)
         return cast("tuple[TokenId, ...]", tuple(ids))
+
+    async def _in_thread(self, work: Callable[[], _Result], *, is_huge: bool) -> _Result:
+        executor = self._for_huge if is_huge else None
+        return await asyncio.get_running_loop().run_in_executor(executor, work)
 
     def _encode(
         self, texts: Sequence[str], *, add_special_tokens: bool
