@@ -121,6 +121,48 @@ def test_abort_ends_a_request_by_each_of_its_names(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("by", ["rid", "header"])
+def test_two_requests_of_one_name_are_two_requests(tmp_path: Path, by: str) -> None:
+    """Each has its own answer; an abort by the name ends those that live, and only those."""
+
+    async def scenario() -> None:
+        async with (
+            Stack(tmp_path, keys=WITH_ADMIN, step_s=0.005) as stack,
+            httpx.AsyncClient(base_url=stack.url, timeout=20) as client,
+        ):
+
+            def begin(text: str, num_tokens: int) -> "asyncio.Task[httpx.Response]":
+                sampling = {"max_new_tokens": num_tokens, "ignore_eos": True, "temperature": 0}
+                body = {"text": text, "sampling_params": sampling}
+                body |= {"rid": "mine"} if by == "rid" else {}
+                headers = {"X-Request-Id": "mine"} if by == "header" else {}
+                return asyncio.create_task(client.post("/generate", json=body, headers=headers))
+
+            both = [begin(text, 20) for text in ("abc", "xyz")]
+            await stack.until(lambda: stack.num_running == 2)
+            for text, answer in zip(("abc", "xyz"), await asyncio.gather(*both), strict=True):
+                expected = stack.expected_text(text, max_new_tokens=20, ignore_eos=True)
+                assert answer.json()["text"] == expected
+            short, long = begin("abc", 20), begin("xyz", 400)
+            await stack.until(lambda: stack.num_running == 2)
+            assert (await short).status_code == 200
+            order = {"rid": "mine"}
+            done = await client.post("/abort_request", json=order, headers=AS_ADMIN)
+            assert done.json() == {"num_aborted": 1}
+            assert "an administrator ended the request" in (await long).text
+            both = [begin(text, 400) for text in ("abc", "xyz")]
+            await stack.until(lambda: stack.num_running == 2)
+            done = await client.post("/abort_request", json=order, headers=AS_ADMIN)
+            assert done.json() == {"num_aborted": 2}
+            for ended in await asyncio.gather(*both):
+                assert "an administrator ended the request" in ended.text
+            await stack.until(lambda: not stack.manager.num_live)
+            again = await client.post("/abort_request", json=order, headers=AS_ADMIN)
+            assert again.json() == {"num_aborted": 0}
+
+    asyncio.run(scenario())
+
+
 def test_an_api_key_guards_everything_but_probes(tmp_path: Path) -> None:
     async def scenario() -> None:
         keys = AccessKeys(api=(API.encode(),))

@@ -285,3 +285,40 @@ def test_prompt_scores_over_chunks_cache_hits_and_retraction(delays: int | None)
     harness.assert_all_served()
     assert harness.loop.counters.retractions > 0
     assert harness.loop.counters.cached_tokens > 0
+
+
+@pytest.mark.parametrize("delays", [None, 1, 2])
+@pytest.mark.parametrize("other_way", ["abort", "deadline", "supersede"])
+def test_whatever_meets_a_request_while_it_ends_by_itself_it_ends_once(
+    delays: int | None, other_way: str
+) -> None:
+    """At every step up to and past the one at which it ends on the device."""
+    prompt = _prompt_with_eos_after(6)
+    kinds = []
+    for num_steps in range(1, 13):
+        harness = Harness(delays=delays)
+        deadline_s = 1.0 if other_way == "deadline" else None
+        ending = harness.submit(make_submit("e", prompt, max_new_tokens=50, deadline_s=deadline_s))
+        beside = harness.submit(make_submit("b", range(9), ignore_eos=True, max_new_tokens=20))
+        harness.steps(num_steps)
+        again = None
+        if other_way == "abort":
+            harness.abort(ending)
+            harness.abort(ending)
+        elif other_way == "deadline":
+            harness.now = 2.0
+        else:
+            again = harness.submit(make_submit("e", prompt, max_new_tokens=50, generation=1))
+        harness.run()
+        kind = ending.finished.reason.kind
+        kinds.append(kind)
+        expected = harness.expected(ending.submit)
+        assert ending.output == expected[: len(ending.output)]
+        assert (kind is FinishKind.STOP) == (ending.output == expected)
+        for attempt in (beside, again):
+            assert attempt is None or attempt.output == harness.expected(attempt.submit)
+        harness.assert_idle_and_whole()
+    num_cut = kinds.index(FinishKind.STOP)
+    cut = FinishKind.DEADLINE if other_way == "deadline" else FinishKind.ABORT
+    assert kinds == [cut] * num_cut + [FinishKind.STOP] * (12 - num_cut)
+    assert num_cut >= 5

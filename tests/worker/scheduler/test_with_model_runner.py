@@ -114,6 +114,14 @@ class Served:
             self.endpoint.sent.clear()
         return list(answers.values())
 
+    def flush(self) -> None:
+        """Have nothing cached."""
+        while self.loop.run_once():
+            pass
+        cache = self.loop._state.residency.cache
+        cache.flush()
+        assert cache.num_cached == 0
+
 
 def _read(message: ToTokenizer, answers: dict[str, Answer]) -> None:
     if isinstance(message, TokenEvents):
@@ -129,6 +137,15 @@ def _read(message: ToTokenizer, answers: dict[str, Answer]) -> None:
 
 def _best(entry: TokenLogprob) -> list[int]:
     return [token for token, _ in entry.top[:1]]
+
+
+def _require_equal_scores(one: list[TokenLogprob], other: list[TokenLogprob]) -> None:
+    assert len(one) == len(other)
+    # Another batch around a row may round its last bits differently.
+    assert [entry.logprob for entry in one] == pytest.approx(
+        [entry.logprob for entry in other], abs=1e-4
+    )
+    assert [_best(entry) for entry in one] == [_best(entry) for entry in other]
 
 
 @EVERY_DEVICE
@@ -177,16 +194,41 @@ def test_overlap_changes_no_answer(prompts_and_outputs, device: str) -> None:
         assert plain.tokens == overlapped.tokens
         assert plain.kind is overlapped.kind
         for name in ("logprobs", "prompt_logprobs"):
-            one, other = getattr(plain, name), getattr(overlapped, name)
-            assert len(one) == len(other)
-            # Another batch around a row may round its last bits differently.
-            assert [entry.logprob for entry in one] == pytest.approx(
-                [entry.logprob for entry in other], abs=1e-4
-            )
-            assert [_best(entry) for entry in one] == [_best(entry) for entry in other]
+            _require_equal_scores(getattr(plain, name), getattr(overlapped, name))
     kinds_of_end = {answer.kind for answer in answers[1]}
     assert kinds_of_end == {FinishKind.STOP, FinishKind.LENGTH}
     assert any(answer.prompt_logprobs for answer in answers[1])
+
+
+@EVERY_DEVICE
+@pytest.mark.parametrize("is_overlapped", [False, True])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_prompt_scores_after_a_partial_hit_equal_the_cold_ones(
+    prompts_and_outputs, device: str, page_size: int, *, is_overlapped: bool
+) -> None:
+    """Asked from the middle of what is cached, from its end, behind it, and from the start."""
+    folder, pairs = prompts_and_outputs
+    runner = _load(folder, page_size, 400, device)
+    (first, _), (prompt, _) = pairs[:2]
+    num_shared = next(n for n, (a, b) in enumerate(zip(first, prompt, strict=False)) if a != b)
+    num_cached = num_shared // page_size * page_size
+    assert num_cached < len(prompt) - 2
+    for start in (0, 1, num_cached // 2, num_cached, num_cached + 1, len(prompt) - 1):
+        wanted = {"max_new_tokens": 2, "logprobs": LogprobParams(num_top=3, prompt_start=start)}
+        served = Served(runner, is_overlapped=is_overlapped)
+        (cold,) = served.answer([(prompt, wanted)])
+        assert served.loop.counters.cached_tokens == 0
+        served.flush()
+        served.serve([first])
+        (warm,) = served.answer([(prompt, wanted)])
+        # The token before the first one that is scored is computed again.
+        most = min(num_cached, max(start - 1, 0) // page_size * page_size)
+        assert served.loop.counters.cached_tokens == most
+        assert len(cold.prompt_logprobs) == len(prompt) - max(start, 1)
+        _require_equal_scores(cold.prompt_logprobs, warm.prompt_logprobs)
+        _require_equal_scores(cold.logprobs, warm.logprobs)
+        assert cold.tokens == warm.tokens
+        served.flush()
 
 
 @EVERY_DEVICE
