@@ -1,5 +1,6 @@
 """What a scheduler does with requests, seen from its clients."""
 
+import msgspec
 import pytest
 from tests.worker.scheduler.harness import EOS, OTHER_PEER, PEER, Harness, make_submit
 
@@ -310,6 +311,20 @@ def test_a_later_attempt_supersedes_an_earlier_one() -> None:
     assert old.finished.reason.kind is FinishKind.ABORT
     assert again.output == harness.expected(again.submit)
     assert "in use" in (taken.finished.reason.message or "")
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 5])
+def test_the_same_submit_given_twice_is_answered_once(num_steps: int) -> None:
+    harness = Harness(max_slots=2)
+    attempt = harness.submit(make_submit("a", [1, 2], ignore_eos=True, max_new_tokens=30))
+    harness.steps(num_steps)
+    harness.endpoint.inbox.append((PEER, attempt.submit))
+    older = msgspec.structs.replace(attempt.submit, generation=Generation(-1))
+    harness.endpoint.inbox.append((PEER, older))
+    harness.run()
+    assert attempt.output == harness.expected(attempt.submit)
+    harness.assert_all_served()
+    harness.assert_idle_and_whole()
 
 
 def test_a_lost_peers_requests_end_and_free_everything() -> None:
