@@ -21,6 +21,7 @@ from mizzen_worker.observability import metric_names
 _SMALL_POOL = ("--kv-tokens", "1024", "--max-running-requests", "24", "--max-chunk-tokens", "64")
 _LARGE_POOL = ("--kv-tokens", "16384")
 _RANK = "scheduler"
+_MOMENT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ async def _harm(
             while time.monotonic() < ends_at_s:
                 await user.ask(make_wish(rng, len(catalogue)), f"soak-{next(counter)}")
 
-        killer = asyncio.create_task(_kill_now_and_then(served, options.kill_every_s))
+        killer = asyncio.create_task(_kill_now_and_then(served, admin, options.kill_every_s))
         await asyncio.gather(*(one_user() for _ in range(options.num_users)))
         killer.cancel()
         await asyncio.gather(killer, return_exceptions=True)
@@ -131,11 +132,18 @@ async def _harm(
     return Verdict(counts=counts, faults=tuple(faults))
 
 
-async def _kill_now_and_then(served: Launched, every_s: float) -> None:
-    """Kill one rank after the other with SIGKILL."""
+async def _kill_now_and_then(served: Launched, admin: httpx.AsyncClient, every_s: float) -> None:
+    """Kill one rank after the other with SIGKILL, each when it has worked for a moment.
+
+    A request that three workers in a row died under is given up on purpose, so a rank that is
+    killed before it has answered anything would show nothing.
+    """
     turn = 0
     while True:
         await asyncio.sleep(every_s)
+        while (await admin.get("/health/ready")).status_code != 200:  # noqa: ASYNC110 - of others
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(_MOMENT_S)
         ranks = served.pids_of(_RANK)
         if ranks:
             os.kill(ranks[turn % len(ranks)], signal.SIGKILL)

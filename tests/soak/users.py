@@ -111,7 +111,7 @@ class User:
                 if wish.behaviour is Behaviour.ABORT:
                     is_aborted = True
                     await self._admin.post(
-                        "/abort_request", json={"request_id": got.headers["x-request-id"]}
+                        "/abort_request", json={"rid": got.headers["x-request-id"]}
                     )
         self._tally.tokens += len(ids)
         if ending is None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 PROMPTS = [f"Story {number} begins" for number in range(6)]
 
@@ -142,8 +142,8 @@ def test_a_drain_finishes_what_streams(pods: Pods, whole: list[object]) -> None:
     drained: list[int] = []
 
     def drain() -> None:
-        query = {"mode": "finish", "deadline_s": "60"}
-        answer = httpx.post(f"{pods.worker.admin}/drain", params=query, timeout=90)
+        query = {"mode": "finish", "deadline_s": "400"}
+        answer = httpx.post(f"{pods.worker.admin}/drain", params=query, timeout=420)
         drained.append(answer.status_code)
 
     assert _streams(pods.url, drain) == whole
