@@ -22,19 +22,18 @@ from mizzen_worker.model_executor.weights.gguf_blocks import FORMAT_BY_NAME
 
 GGUF_FORMATS = sorted(FORMAT_BY_NAME)
 
-EVERY_INSTRUCTION_SET = pytest.mark.parametrize(
-    "instruction_set",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.skipif(
-                name not in INSTRUCTION_SETS,
-                reason=f"missing: the native extension with {name} (make setup builds it)",
-            ),
-        )
-        for name in ("avx512", "avx2", "portable")
-    ],
-)
+INSTRUCTION_SET_PARAMS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(
+            name not in INSTRUCTION_SETS,
+            reason=f"missing: the native extension with {name} (make setup builds it)",
+        ),
+    )
+    for name in ("avx512", "avx2", "portable")
+]
+
+EVERY_INSTRUCTION_SET = pytest.mark.parametrize("instruction_set", INSTRUCTION_SET_PARAMS)
 
 EPS = 1e-5
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.scale import count
+from tests.worker.kernels.native_harness import INSTRUCTION_SET_PARAMS
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import (
@@ -19,29 +20,12 @@ from tests.worker.model_executor.tiny_models import (
     save_tiny,
 )
 
-from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import ComputeType
 
 PAGE_SIZE = 4
 NUM_NEW = 5
 
-EVERY_BACKEND = pytest.mark.parametrize(
-    "backend",
-    [
-        "torch",
-        ON_CUDA,
-        *(
-            pytest.param(
-                name,
-                marks=pytest.mark.skipif(
-                    name not in INSTRUCTION_SETS,
-                    reason=f"missing: the native extension with {name} (make setup builds it)",
-                ),
-            )
-            for name in ("avx512", "avx2", "portable")
-        ),
-    ],
-)
+EVERY_BACKEND = pytest.mark.parametrize("backend", ["torch", ON_CUDA, *INSTRUCTION_SET_PARAMS])
 
 SHARED = random_prompt(100, 70)
 

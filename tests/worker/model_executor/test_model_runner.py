@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.worker.kernels.native_harness import INSTRUCTION_SET_PARAMS
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.tiny_llama import (
     random_prompt,
     reference_greedy,
     save_tiny_llama,
 )
-from tests.worker.model_executor.tiny_models import ON_CUDA, TORCH_BACKENDS
+from tests.worker.model_executor.tiny_models import ON_CUDA, TORCH_BACKENDS, load_tiny_model
 from transformers import LlamaForCausalLM
 
 from mizzen_worker.contracts.batch import (
@@ -21,9 +22,7 @@ from mizzen_worker.contracts.batch import (
 )
 from mizzen_worker.contracts.errors import ConfigError, StepError
 from mizzen_worker.contracts.request import SamplingParams
-from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import (
-    ComputeType,
     LoadedModel,
     RunnerOptions,
     WeightFormat,
@@ -48,23 +47,7 @@ CONFIGS = {
 }
 
 
-EVERY_BACKEND = pytest.mark.parametrize(
-    "backend",
-    [
-        "torch",
-        ON_CUDA,
-        *(
-            pytest.param(
-                name,
-                marks=pytest.mark.skipif(
-                    name not in INSTRUCTION_SETS,
-                    reason=f"missing: the native extension with {name} (make setup builds it)",
-                ),
-            )
-            for name in ("avx512", "avx2", "portable")
-        ),
-    ],
-)
+EVERY_BACKEND = pytest.mark.parametrize("backend", ["torch", ON_CUDA, *INSTRUCTION_SET_PARAMS])
 
 
 @pytest.fixture(scope="module", params=sorted(CONFIGS))
@@ -89,17 +72,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LlamaForCau
 def load(
     folder: Path, page_size: int = 16, backend: str = "torch", **changes: object
 ) -> LoadedModel:
-    options: dict[str, object] = {"kv_tokens": 1024, "max_slots": 6, "num_threads": 1}
-    if backend in TORCH_BACKENDS:
-        options["weight_format"] = WeightFormat.DENSE
-        if backend == "cuda":
-            options |= {"device": "cuda", "compute_type": ComputeType.FLOAT32}
-    else:
-        options["instruction_set"] = backend
-    options.update(changes)
-    return load_runner(
-        RunnerOptions(model=folder, page_size=page_size, **options), lambda done, total: None
-    )
+    return load_tiny_model(folder, backend, page_size, **{"kv_tokens": 1024, **changes})
 
 
 @EVERY_BACKEND

@@ -25,6 +25,7 @@ from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.factory import (
     ComputeType,
+    LoadedModel,
     RunnerOptions,
     WeightFormat,
     load_runner,
@@ -125,6 +126,13 @@ def save_tiny(folder: Path, variant: str, **changes: object) -> PreTrainedModel:
 
 
 def load_tiny(folder: Path, backend: str, page_size: int = 16, **changes: object) -> Runner:
+    """Give the runner alone of ``load_tiny_model``."""
+    return load_tiny_model(folder, backend, page_size, **changes).runner
+
+
+def load_tiny_model(
+    folder: Path, backend: str, page_size: int = 16, **changes: object
+) -> LoadedModel:
     """``backend``: torch, cuda (float32 unless told), or an instruction set of native kernels."""
     options: dict[str, object] = {"kv_tokens": 2048, "max_slots": 6, "num_threads": 1}
     if backend in TORCH_BACKENDS:
@@ -136,7 +144,7 @@ def load_tiny(folder: Path, backend: str, page_size: int = 16, **changes: object
     options.update(changes)
     return load_runner(
         RunnerOptions(model=folder, page_size=page_size, **options), lambda done, total: None
-    ).runner
+    )
 
 
 TORCH_BACKENDS = ("torch", "cuda")

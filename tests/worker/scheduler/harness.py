@@ -249,6 +249,19 @@ class Harness:
             attempt.prompt_scores.extend((one.logprob, one.top) for one in stretch.logprobs)
 
 
+def submit_more_than_predicted(harness: Harness) -> None:
+    """Submit fifty requests, short ones first: the prediction learns what the others won't keep."""
+    for number in range(50):
+        harness.submit(
+            make_submit(
+                f"r{number}",
+                [number, *range(number % 17)],
+                max_new_tokens=3 if number < 25 else 60,
+                ignore_eos=True,
+            )
+        )
+
+
 def make_submit(
     name: str,
     prompt: list[int] | range,

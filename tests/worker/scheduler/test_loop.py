@@ -2,7 +2,14 @@
 
 import msgspec
 import pytest
-from tests.worker.scheduler.harness import EOS, OTHER_PEER, PEER, Harness, make_submit
+from tests.worker.scheduler.harness import (
+    EOS,
+    OTHER_PEER,
+    PEER,
+    Harness,
+    make_submit,
+    submit_more_than_predicted,
+)
 
 from mizzen_worker.contracts.errors import DeviceError, InvariantError, StepError
 from mizzen_worker.contracts.ids import Generation, RequestId
@@ -134,16 +141,7 @@ def test_several_prefills_share_a_step() -> None:
 
 def test_a_small_pool_serves_fifty_requests_by_retraction() -> None:
     harness = Harness(page_size=4, num_pages=24, max_slots=8, max_chunk_tokens=16)
-    for number in range(50):
-        # The short ones come first, so the prediction learns what the others will not keep.
-        harness.submit(
-            make_submit(
-                f"r{number}",
-                [number, *range(number % 17)],
-                max_new_tokens=3 if number < 25 else 60,
-                ignore_eos=True,
-            )
-        )
+    submit_more_than_predicted(harness)
     harness.run()
     harness.assert_all_served()
     assert harness.loop.counters.retractions >= 5

@@ -4,7 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.worker.scheduler.harness import EOS, PEER, Harness, make_submit
+from tests.worker.scheduler.harness import (
+    EOS,
+    PEER,
+    Harness,
+    make_submit,
+    submit_more_than_predicted,
+)
 
 from mizzen_worker.contracts.batch import ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError, InvariantError, StepError
@@ -141,15 +147,7 @@ def test_a_row_that_needs_its_token_on_the_cpu_is_never_planned_while_it_is_in_f
 
 def test_a_retraction_waits_for_the_tokens_in_flight() -> None:
     harness = Harness(page_size=4, num_pages=24, max_slots=8, max_chunk_tokens=16, delays=5)
-    for number in range(50):
-        harness.submit(
-            make_submit(
-                f"r{number}",
-                [number, *range(number % 17)],
-                max_new_tokens=3 if number < 25 else 60,
-                ignore_eos=True,
-            )
-        )
+    submit_more_than_predicted(harness)
     harness.run()
     harness.assert_all_served()
     assert harness.loop.counters.retractions >= 5
