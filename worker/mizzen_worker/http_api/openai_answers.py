@@ -141,6 +141,20 @@ class AnswerHead:
     fingerprint: str | None
 
 
+def completion_of(
+    head: AnswerHead, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None
+) -> Completion:
+    """Give a completion whole, or the piece of one that is streamed."""
+    return Completion(
+        id=head.response_id,
+        created=head.created_at,
+        model=head.model,
+        choices=choices,
+        usage=usage,
+        system_fingerprint=head.fingerprint,
+    )
+
+
 def reason_of(final: FinalOutput) -> Reason:
     """Say how a choice ended."""
     return "length" if final.kind is FinishKind.LENGTH else "stop"

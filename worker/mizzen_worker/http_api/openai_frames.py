@@ -20,10 +20,10 @@ from mizzen_worker.http_api.openai_answers import (
     AnswerHead,
     ChatCompletionChunk,
     ChunkChoice,
-    Completion,
     CompletionChoice,
     Delta,
     UsageBody,
+    completion_of,
     in_order,
     matched_of,
     reason_of,
@@ -204,26 +204,13 @@ class CompletionFrames:
             finish_reason=None if final is None else reason_of(final),
             matched_stop=matched_of(final),
         )
-        return event(self._body([choice], self._usage.of_chunk()))
+        return event(completion_of(self._head, [choice], self._usage.of_chunk()))
 
     def end(self) -> bytes:
         """See ``Frames``."""
         usage = self._usage.of_last()
-        return DONE if usage is None else event(self._body([], usage)) + DONE
+        return DONE if usage is None else event(completion_of(self._head, [], usage)) + DONE
 
     def error(self, answer: ErrorAnswer) -> bytes:
         """See ``Frames``."""
         return _failed(answer)
-
-    def _body(
-        self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None
-    ) -> Completion:
-        head = self._head
-        return Completion(
-            id=head.response_id,
-            created=head.created_at,
-            model=head.model,
-            choices=choices,
-            usage=usage,
-            system_fingerprint=head.fingerprint,
-        )

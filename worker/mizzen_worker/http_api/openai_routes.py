@@ -30,6 +30,7 @@ from mizzen_worker.http_api.openai_answers import (
     Completion,
     CompletionChoice,
     Message,
+    completion_of,
     matched_of,
     reason_of,
     usage_of,
@@ -112,18 +113,11 @@ def openai_endpoints(engine: FrontEngine) -> list[Endpoint]:
             return await stream_answer(request, subrequests, frames)
         async with subrequests:
             collected = await unless_disconnected(request.receive, subrequests.collect())
-        answer = Completion(
-            id=head.response_id,
-            created=head.created_at,
-            model=head.model,
-            choices=[
-                _completion_choice(index, one, writers, echoes)
-                for index, one in enumerate(collected)
-            ],
-            usage=usage_of([one.final.usage for one in collected], num_choices),
-            system_fingerprint=head.fingerprint,
-        )
-        return json_response(answer)
+        choices = [
+            _completion_choice(index, one, writers, echoes) for index, one in enumerate(collected)
+        ]
+        usage_body = usage_of([one.final.usage for one in collected], num_choices)
+        return json_response(completion_of(head, choices, usage_body))
 
     return [
         Endpoint(
