@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.scale import scale
 
+HAS_GPU = Path("/dev/nvidia0").exists()
+
 pytest_plugins = ["tests.devcluster.fixtures"]
 
 for _name, _max_examples in (("check", 100), ("full", 1_000)):
@@ -30,13 +32,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Give torch and BLAS one thread each: tests run side by side; set before either is loaded."""
+    """Set what must be set before torch and Triton are loaded.
+
+    torch and BLAS get one thread each: tests run side by side. Without a GPU, Triton's kernels are
+    interpreted; on a GPU the same tests run the compiled ones.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if not HAS_GPU:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests where there is no GPU, saying so; they are counted in the summary."""
-    if Path("/dev/nvidia0").exists():
+    if HAS_GPU:
         return
     for item in items:
         if item.get_closest_marker("gpu") is not None:

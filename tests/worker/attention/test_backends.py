@@ -132,6 +132,7 @@ def batch_of(heads: Heads, rows: list[tuple[int, int]]) -> ForwardBatch:
     token_slots = slots.repeat_interleave(torch.from_numpy(counts.astype(np.int64)))
     row_starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
     pages = table[token_slots, positions // page_size].long()
+    row_lengths = np.array([start + count for start, count in rows], dtype=np.int32)
     return ForwardBatch(
         token_ids=torch.arange(len(positions)) * 7 % 101,
         positions=positions,
@@ -139,8 +140,10 @@ def batch_of(heads: Heads, rows: list[tuple[int, int]]) -> ForwardBatch:
         page_table=table,
         row_slots=slots,
         sampled_tokens=torch.arange(len(positions)),
+        device_row_starts=torch.from_numpy(row_starts),
+        device_row_lengths=torch.from_numpy(row_lengths),
         row_starts=row_starts,
-        row_lengths=np.array([start + count for start, count in rows], dtype=np.int32),
+        row_lengths=row_lengths,
         page_size=page_size,
     )
 
@@ -315,6 +318,8 @@ def test_a_row_is_computed_alike_in_any_batch(instruction_set: str) -> None:
             page_table=batch.page_table,
             row_slots=batch.row_slots[row : row + 1],
             sampled_tokens=torch.zeros(1, dtype=torch.int64),
+            device_row_starts=torch.tensor([0, 1], dtype=torch.int32),
+            device_row_lengths=batch.device_row_lengths[row : row + 1],
             row_starts=np.array([0, 1], dtype=np.int32),
             row_lengths=batch.row_lengths[row : row + 1],
             page_size=batch.page_size,

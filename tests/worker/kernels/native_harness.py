@@ -70,6 +70,8 @@ def all_rows(num_tokens: int) -> ForwardBatch:
         page_table=torch.zeros(1, num_tokens, dtype=torch.int32),
         row_slots=torch.zeros(1, dtype=torch.int64),
         sampled_tokens=index,
+        device_row_starts=torch.tensor([0, num_tokens], dtype=torch.int32),
+        device_row_lengths=torch.tensor([num_tokens], dtype=torch.int32),
         row_starts=np.array([0, num_tokens], dtype=np.int32),
         row_lengths=np.array([num_tokens], dtype=np.int32),
         page_size=1,

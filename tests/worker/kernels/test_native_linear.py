@@ -87,7 +87,7 @@ def test_gated_layer_with_residual_equals_reference(inner: int, instruction_set:
         prepare = NativeWeightPreparer()
         recorder = recorder_of()
         value = recorder.select_sampled(recorder.embed(prepare.linear([hidden])))
-        gated = recorder.norm_gate_up_silu(value, prepare.norm(norm), prepare.linear([gate, up]))
+        gated = recorder.norm_gate_up_silu(value, prepare.normed(prepare.gate_up(gate, up), norm))
         plain_head(recorder, recorder.linear_add(gated, prepare.linear([down]), value), columns)
         found = finish(recorder, instruction_set).run(all_rows(num_rows))
         normed = rms_norm(hidden, norm, EPS)

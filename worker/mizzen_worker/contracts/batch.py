@@ -105,15 +105,29 @@ class ExtendRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixGroup:
+    """Neighbouring decode rows whose first positions lie in the very same pages.
+
+    Rows ``first`` to ``first + count - 1`` of ``DecodeRows``; positions below ``num_tokens``, a
+    multiple of the page size and at most each row's start. A runner may read their KV once for all.
+    """
+
+    first: int
+    count: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRows:
     """One next token for each of n slots; every one is sampled.
 
     ``slots`` [n] int32; ``starts`` [n] int32, the position of each slot's last token, whose KV the
-    step computes.
+    step computes. ``groups`` are disjoint and in the order of their rows; a row may be in none.
     """
 
     slots: Int32Array
     starts: Int32Array
+    groups: tuple[PrefixGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ and everything else that the program points to. Needs a head size that is a mult
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -46,13 +46,14 @@ class NativeWeight:
     """A packed matrix, or the float32 vector of a norm (then without ``words``).
 
     ``words`` are the fields of ``Weight`` in kernels.h between its pointers. ``bias`` float32 is
-    padded to whole tiles of outputs.
+    padded to whole tiles of outputs. ``input_norm`` float32 stands before the projection.
     """
 
     data: Bytes
     words: tuple[int, ...]
     num_outputs: int
     bias: Bytes | None = None
+    input_norm: "NativeWeight | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,16 @@ class NativeWeightPreparer:
         data = pack_dense(raw.numpy())
         return NativeWeight(data=data, words=words, num_outputs=num_outputs, bias=packed_bias)
 
+    def gate_up(
+        self, gate: StoredMatrix, up: StoredMatrix, bias: torch.Tensor | None = None
+    ) -> NativeWeight:
+        """See ``WeightPreparer``."""
+        return self.linear([gate, up], bias)
+
+    def normed(self, weight: NativeWeight, norm: torch.Tensor) -> NativeWeight:
+        """See ``WeightPreparer``."""
+        return replace(weight, input_norm=self.norm(norm))
+
     def norm(self, weight: torch.Tensor) -> NativeWeight:
         """See ``WeightPreparer``."""
         data = weight.float().contiguous().numpy().copy().view(np.uint8)
@@ -135,23 +146,22 @@ class NativeRecorder:
         return NativeValue(buffer=hidden, prologue=Prologue.PLAIN, is_sampled=False)
 
     def norm_qkv_rotary_store(
-        self, hidden: NativeValue, norm: NativeWeight, qkv: NativeWeight, layer: int
+        self, hidden: NativeValue, qkv: NativeWeight, layer: int
     ) -> NativeValue:
         """See ``Operations``."""
-        output = self._qkv(hidden, norm, qkv)
+        output = self._qkv(hidden, qkv)
         self._record(_Opcode.ROTARY_STORE, output, layer, 0, 0)
         return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
 
     def norm_qkv_head_norm_rotary_store(
         self,
         hidden: NativeValue,
-        norm: NativeWeight,
         qkv: NativeWeight,
         heads: HeadNorms[NativeWeight],
         layer: int,
     ) -> NativeValue:
         """See ``Operations``."""
-        output = self._qkv(hidden, norm, qkv)
+        output = self._qkv(hidden, qkv)
         pointers = (self._pointer(heads.query), self._pointer(heads.key))
         self._record(_Opcode.ROTARY_STORE, output, layer, *pointers)
         return NativeValue(buffer=output, prologue=Prologue.PLAIN, is_sampled=False)
@@ -169,12 +179,10 @@ class NativeRecorder:
         self._linear(value, weight, residual.buffer, is_added=True)
         return residual
 
-    def norm_gate_up_silu(
-        self, hidden: NativeValue, norm: NativeWeight, gate_up: NativeWeight
-    ) -> NativeValue:
+    def norm_gate_up_silu(self, hidden: NativeValue, gate_up: NativeWeight) -> NativeValue:
         """See ``Operations``; the product is formed by the linear layer that reads it."""
         output = self._buffer("gate_up", gate_up.num_outputs)
-        self._linear(hidden, gate_up, output, norm=norm)
+        self._linear(hidden, gate_up, output, norm=gate_up.input_norm)
         return NativeValue(
             buffer=output, prologue=Prologue.SILU_MULTIPLY, is_sampled=hidden.is_sampled
         )
@@ -216,9 +224,9 @@ class NativeRecorder:
             self.widths.append(width)
         return self._buffer_by_role[role]
 
-    def _qkv(self, hidden: NativeValue, norm: NativeWeight, qkv: NativeWeight) -> int:
+    def _qkv(self, hidden: NativeValue, qkv: NativeWeight) -> int:
         output = self._buffer("qkv", qkv.num_outputs)
-        self._linear(hidden, qkv, output, norm=norm)
+        self._linear(hidden, qkv, output, norm=qkv.input_norm)
         return output
 
     def _pointer(self, norm: NativeWeight) -> int:

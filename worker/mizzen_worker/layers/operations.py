@@ -29,18 +29,30 @@ class HeadNorms(Generic[W_co]):
     key: W_co
 
 
-class WeightPreparer(Protocol[W_co]):
-    """Turns stored weights into the form that an implementation computes with."""
+class WeightPreparer(Protocol[W]):
+    """Turns stored weights into the form that an implementation computes with.
 
-    def linear(self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None) -> W_co:
-        """One matrix whose outputs are those of the parts, one after the other.
+    Biases [outputs] float32 are added by every operation that projects with the weight.
+    """
 
-        ``bias`` [outputs] float32 is added by every operation that projects with the weight.
+    def linear(self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None) -> W:
+        """One matrix whose outputs are those of the parts, one after the other."""
+        ...
+
+    def gate_up(self, gate: StoredMatrix, up: StoredMatrix, bias: torch.Tensor | None = None) -> W:
+        """The two projections of a gated MLP, for ``norm_gate_up_silu``; gate's biases first."""
+        ...
+
+    def normed(self, weight: W, norm: torch.Tensor) -> W:
+        """The same projection behind an RMS norm of its input, whose weight is ``norm`` float32.
+
+        For the operations whose names begin with ``norm_``. The argument must not be used again:
+        an implementation may have multiplied its columns by ``norm``.
         """
         ...
 
-    def norm(self, weight: torch.Tensor) -> W_co:
-        """Weight of an RMS norm, [size] float32."""
+    def norm(self, weight: torch.Tensor) -> W:
+        """Weight of an RMS norm that stands alone, [size] float32."""
         ...
 
 
@@ -51,7 +63,7 @@ class Operations(Protocol[V, W_contra]):
         """Rows of the embedding for the step's token ids: [num_tokens, hidden]."""
         ...
 
-    def norm_qkv_rotary_store(self, hidden: V, norm: W_contra, qkv: W_contra, layer: int) -> V:
+    def norm_qkv_rotary_store(self, hidden: V, qkv: W_contra, layer: int) -> V:
         """RMS norm, query/key/value projection, rotary embedding; keys and values go to the pool.
 
         Returns the queries [num_tokens, num_heads, head_dim].
@@ -59,7 +71,7 @@ class Operations(Protocol[V, W_contra]):
         ...
 
     def norm_qkv_head_norm_rotary_store(
-        self, hidden: V, norm: W_contra, qkv: W_contra, heads: HeadNorms[W_contra], layer: int
+        self, hidden: V, qkv: W_contra, heads: HeadNorms[W_contra], layer: int
     ) -> V:
         """Like ``norm_qkv_rotary_store``, with each query and key head normed before rotation."""
         ...
@@ -75,7 +87,7 @@ class Operations(Protocol[V, W_contra]):
         """``residual + weight @ value``, with the weight's bias."""
         ...
 
-    def norm_gate_up_silu(self, hidden: V, norm: W_contra, gate_up: W_contra) -> V:
+    def norm_gate_up_silu(self, hidden: V, gate_up: W_contra) -> V:
         """RMS norm, gate and up projection, ``silu(gate) * up``: [num_tokens, intermediate]."""
         ...
 

@@ -4,7 +4,7 @@ Weights are dense in the compute dtype. One ``TorchOperations`` lives for one st
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
@@ -22,10 +22,14 @@ AttendFunction = Callable[[int, torch.Tensor, int | None], torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchWeight:
-    """``values`` of a matrix [outputs, inputs] or of a norm [size]; ``bias`` [outputs]."""
+    """``values`` of a matrix [outputs, inputs] or of a norm [size]; ``bias`` [outputs].
+
+    ``input_norm`` [inputs] is the RMS norm that stands before the projection.
+    """
 
     values: torch.Tensor
     bias: torch.Tensor | None = None
+    input_norm: torch.Tensor | None = None
 
 
 class TorchWeightPreparer:
@@ -47,6 +51,16 @@ class TorchWeightPreparer:
             values=torch.cat([part.to(self._device, self._dtype) for part in dense]),
             bias=None if bias is None else bias.to(self._device, self._dtype),
         )
+
+    def gate_up(
+        self, gate: StoredMatrix, up: StoredMatrix, bias: torch.Tensor | None = None
+    ) -> TorchWeight:
+        """See ``WeightPreparer``."""
+        return self.linear([gate, up], bias)
+
+    def normed(self, weight: TorchWeight, norm: torch.Tensor) -> TorchWeight:
+        """See ``WeightPreparer``."""
+        return replace(weight, input_norm=norm.to(self._device, self._dtype))
 
     def norm(self, weight: torch.Tensor) -> TorchWeight:
         """See ``WeightPreparer``."""
@@ -75,21 +89,20 @@ class TorchOperations:
         return F.embedding(self._batch.token_ids, embedding.values)
 
     def norm_qkv_rotary_store(
-        self, hidden: torch.Tensor, norm: TorchWeight, qkv: TorchWeight, layer: int
+        self, hidden: torch.Tensor, qkv: TorchWeight, layer: int
     ) -> torch.Tensor:
         """See ``Operations``."""
-        return self._rotate_and_store(*self._heads(hidden, norm, qkv), layer)
+        return self._rotate_and_store(*self._heads(hidden, qkv), layer)
 
     def norm_qkv_head_norm_rotary_store(
         self,
         hidden: torch.Tensor,
-        norm: TorchWeight,
         qkv: TorchWeight,
         heads: HeadNorms[TorchWeight],
         layer: int,
     ) -> torch.Tensor:
         """See ``Operations``."""
-        queries, keys, values = self._heads(hidden, norm, qkv)
+        queries, keys, values = self._heads(hidden, qkv)
         queries = rms_norm(queries, heads.query.values, self._eps)
         keys = rms_norm(keys, heads.key.values, self._eps)
         return self._rotate_and_store(queries, keys, values, layer)
@@ -104,11 +117,9 @@ class TorchOperations:
         """See ``Operations``."""
         return residual + F.linear(value, weight.values, weight.bias)
 
-    def norm_gate_up_silu(
-        self, hidden: torch.Tensor, norm: TorchWeight, gate_up: TorchWeight
-    ) -> torch.Tensor:
+    def norm_gate_up_silu(self, hidden: torch.Tensor, gate_up: TorchWeight) -> torch.Tensor:
         """See ``Operations``."""
-        gate, up = self._norm_linear(hidden, norm, gate_up).chunk(2, dim=-1)
+        gate, up = self._norm_linear(hidden, gate_up).chunk(2, dim=-1)
         return F.silu(gate) * up
 
     def select_sampled(self, value: torch.Tensor) -> torch.Tensor:
@@ -117,19 +128,21 @@ class TorchOperations:
 
     def norm_head(self, hidden: torch.Tensor, norm: TorchWeight, head: TorchWeight) -> torch.Tensor:
         """See ``Operations``."""
-        return self._norm_linear(hidden, norm, head).float()
+        normed = rms_norm(hidden, norm.values, self._eps)
+        return F.linear(normed, head.values, head.bias).float()
 
-    def _norm_linear(
-        self, hidden: torch.Tensor, norm: TorchWeight, weight: TorchWeight
-    ) -> torch.Tensor:
-        return F.linear(rms_norm(hidden, norm.values, self._eps), weight.values, weight.bias)
+    def _norm_linear(self, hidden: torch.Tensor, weight: TorchWeight) -> torch.Tensor:
+        if weight.input_norm is None:
+            message = "this weight was not prepared with a norm of its input"
+            raise ValueError(message)
+        return F.linear(rms_norm(hidden, weight.input_norm, self._eps), weight.values, weight.bias)
 
     def _heads(
-        self, hidden: torch.Tensor, norm: TorchWeight, qkv: TorchWeight
+        self, hidden: torch.Tensor, qkv: TorchWeight
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Queries, keys and values, each [num_tokens, heads, head_dim]."""
         shape = self._pool.shape
-        projected = self._norm_linear(hidden, norm, qkv)
+        projected = self._norm_linear(hidden, qkv)
         heads = projected.view(len(projected), -1, shape.head_dim)
         num_heads = heads.shape[1] - 2 * shape.num_kv_heads
         queries, rest = heads[:, :num_heads], heads[:, num_heads:]

@@ -28,6 +28,10 @@ class ForwardBatch:
     """[num_rows] int64 device."""
     sampled_tokens: torch.Tensor
     """[num_sampled] int64 device: indices of the tokens whose logits are asked for."""
+    device_row_starts: torch.Tensor
+    """[num_rows + 1] int32 device: as ``row_starts``."""
+    device_row_lengths: torch.Tensor
+    """[num_rows] int32 device: as ``row_lengths``."""
     row_starts: npt.NDArray[np.int32]
     """[num_rows + 1] int32 host: tokens of row r are row_starts[r] to row_starts[r + 1] - 1."""
     row_lengths: npt.NDArray[np.int32]

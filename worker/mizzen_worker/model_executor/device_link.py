@@ -36,6 +36,8 @@ class StagedStep:
 
     longs: dict[str, torch.Tensor]
     """int64."""
+    integers: dict[str, torch.Tensor]
+    """The same numbers as int32, as they travelled; not those that were packed as wide ones."""
     reals: dict[str, torch.Tensor]
     """float32."""
 
@@ -76,10 +78,14 @@ class StepPack:
         num_wide = 2 * sum(map(len, self._wides.values()))
         num_integers = sum(map(len, self._integers.values()))
         wides = words[:num_wide].view(torch.int64)
-        integers = words[num_wide : num_wide + num_integers].long()
+        integers = words[num_wide : num_wide + num_integers]
         reals = words[num_wide + num_integers :].view(torch.float32)
-        longs = _split(wides, self._wides) | _split(integers, self._integers)
-        return StagedStep(longs=longs, reals=_split(reals, self._reals))
+        longs = _split(wides, self._wides) | _split(integers.long(), self._integers)
+        return StagedStep(
+            longs=longs,
+            integers=_split(integers, self._integers),
+            reals=_split(reals, self._reals),
+        )
 
 
 def _split(

@@ -37,6 +37,7 @@ def _steps(batch: ForwardBatch, is_wanted: set[int]) -> Iterator[ForwardBatch]:
         first, after = int(batch.row_starts[row]), int(batch.row_starts[row + 1])
         start = int(batch.row_lengths[row]) - (after - first)
         for token in range(first, after):
+            length = start + token - first + 1
             yield ForwardBatch(
                 token_ids=batch.token_ids[token : token + 1].clone(),
                 positions=batch.positions[token : token + 1].clone(),
@@ -46,7 +47,13 @@ def _steps(batch: ForwardBatch, is_wanted: set[int]) -> Iterator[ForwardBatch]:
                 sampled_tokens=torch.zeros_like(batch.sampled_tokens[:1])
                 if token in is_wanted
                 else nothing,
+                device_row_starts=_on(batch, [0, 1]),
+                device_row_lengths=_on(batch, [length]),
                 row_starts=np.array([0, 1], dtype=np.int32),
-                row_lengths=np.array([start + token - first + 1], dtype=np.int32),
+                row_lengths=np.array([length], dtype=np.int32),
                 page_size=batch.page_size,
             )
+
+
+def _on(batch: ForwardBatch, values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=batch.row_slots.device)

@@ -62,7 +62,10 @@ def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -
         wanted = np.concatenate([wanted, tokens])
         pack.add_integers(prefix + "targets", targets)
     columns, offsets = np.divmod(positions, page_size)
+    row_lengths = (starts + counts).astype(np.int32, copy=False)
     pack.add_integers(prefix + "row_slots", slots)
+    pack.add_integers(prefix + "row_starts", row_starts)
+    pack.add_integers(prefix + "row_lengths", row_lengths)
     pack.add_integers(prefix + "token_slots", token_slots)
     pack.add_integers(prefix + "positions", positions)
     pack.add_integers(prefix + "page_columns", columns)
@@ -71,7 +74,7 @@ def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -
     return PassInputs(
         prefix=prefix,
         row_starts=row_starts,
-        row_lengths=(starts + counts).astype(np.int32, copy=False),
+        row_lengths=row_lengths,
         num_sampled=num_sampled,
         has_extends=bool(extends),
         has_decodes=num_decodes > 0,
@@ -121,6 +124,8 @@ def unpack_pass(
         page_table=slots.page_table,
         row_slots=longs[prefix + "row_slots"],
         sampled_tokens=longs[prefix + "logit_tokens"],
+        device_row_starts=staged.integers[prefix + "row_starts"],
+        device_row_lengths=staged.integers[prefix + "row_lengths"],
         row_starts=inputs.row_starts,
         row_lengths=inputs.row_lengths,
         page_size=page_size,

@@ -19,11 +19,9 @@ from mizzen_worker.models.weight_source import WeightSource
 class DecoderLayer(Generic[W]):
     """Weights of one layer; ``head_norms`` None: heads are rotated as projected."""
 
-    attention_norm: W
     qkv: W
     head_norms: HeadNorms[W] | None
     output: W
-    mlp_norm: W
     gate_up: W
     down: W
 
@@ -54,16 +52,17 @@ class _LayerReader(Generic[W]):
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
         qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        gate_up = {"gate_proj": inner, "up_proj": inner}
+        gate_up = self._gate_up(mlp, inner, hidden)
         return DecoderLayer(
-            attention_norm=self._norm(f"{prefix}.input_layernorm", hidden),
-            qkv=self._linear(attention, qkv, hidden, has_bias=self._has_qkv_bias),
+            qkv=self._normed(
+                self._linear(attention, qkv, hidden, has_bias=self._has_qkv_bias),
+                f"{prefix}.input_layernorm",
+            ),
             head_norms=self._read_head_norms(attention),
             output=self._linear(
                 attention, {"o_proj": hidden}, queries, has_bias=self._has_output_bias
             ),
-            mlp_norm=self._norm(f"{prefix}.post_attention_layernorm", hidden),
-            gate_up=self._linear(mlp, gate_up, hidden, has_bias=self._has_mlp_bias),
+            gate_up=self._normed(gate_up, f"{prefix}.post_attention_layernorm"),
             down=self._linear(mlp, {"down_proj": hidden}, inner, has_bias=self._has_mlp_bias),
         )
 
@@ -78,6 +77,18 @@ class _LayerReader(Generic[W]):
 
     def _norm(self, name: str, length: int) -> W:
         return self._prepare.norm(self._source.vector(f"{name}.weight", length))
+
+    def _normed(self, weight: W, norm: str) -> W:
+        length = self._facts.shape.hidden_size
+        return self._prepare.normed(weight, self._source.vector(f"{norm}.weight", length))
+
+    def _gate_up(self, block: str, rows: int, columns: int) -> W:
+        names = (f"{block}.gate_proj", f"{block}.up_proj")
+        gate, up = (self._source.matrix(f"{name}.weight", rows, columns) for name in names)
+        if not self._has_mlp_bias:
+            return self._prepare.gate_up(gate, up)
+        biases = [self._source.vector(f"{name}.bias", rows) for name in names]
+        return self._prepare.gate_up(gate, up, torch.cat(biases))
 
     def _linear(
         self, block: str, rows_by_part: dict[str, int], columns: int, *, has_bias: bool
@@ -135,13 +146,11 @@ class DenseDecoder(Generic[W]):
             if index == last:
                 hidden, attended = ops.select_sampled(hidden), ops.select_sampled(attended)
             hidden = ops.linear_add(attended, layer.output, hidden)
-            inner = ops.norm_gate_up_silu(hidden, layer.mlp_norm, layer.gate_up)
+            inner = ops.norm_gate_up_silu(hidden, layer.gate_up)
             hidden = ops.linear_add(inner, layer.down, hidden)
         return ops.norm_head(hidden, self._norm, self._head)
 
     def _queries(self, ops: Operations[V, W], hidden: V, layer: DecoderLayer[W], index: int) -> V:
         if layer.head_norms is None:
-            return ops.norm_qkv_rotary_store(hidden, layer.attention_norm, layer.qkv, index)
-        return ops.norm_qkv_head_norm_rotary_store(
-            hidden, layer.attention_norm, layer.qkv, layer.head_norms, index
-        )
+            return ops.norm_qkv_rotary_store(hidden, layer.qkv, index)
+        return ops.norm_qkv_head_norm_rotary_store(hidden, layer.qkv, layer.head_norms, index)

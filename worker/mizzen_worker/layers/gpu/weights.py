@@ -1,0 +1,63 @@
+"""Owns the form of weights on a GPU, and making it of stored ones; computes no step.
+
+A norm before a projection is folded into its columns at load (``W diag(norm)``), so no kernel reads
+it: one rounding of each weight to the compute type, as of a checkpoint that was trained that way.
+Gate and up rows alternate (gate 0, up 0, gate 1, ...), so that one tile of a product holds both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
+from mizzen_worker.layers.operations import StoredMatrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuWeight:
+    """A matrix [outputs, inputs], or a norm [size], contiguous, on the device.
+
+    ``bias`` [outputs] float32 in the order of the rows. For gate and up the rows alternate.
+    """
+
+    values: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+class GpuWeightPreparer:
+    """Dense weights in the compute dtype (bfloat16 as a rule) on one device."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+
+    def linear(self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None) -> GpuWeight:
+        """See ``WeightPreparer``."""
+        return GpuWeight(
+            values=torch.cat([self._dense(part) for part in parts]), bias=self._bias(bias)
+        )
+
+    def gate_up(
+        self, gate: StoredMatrix, up: StoredMatrix, bias: torch.Tensor | None = None
+    ) -> GpuWeight:
+        """See ``WeightPreparer``."""
+        both = torch.stack([self._dense(gate), self._dense(up)], dim=1).flatten(0, 1)
+        interleaved = None if bias is None else bias.view(2, -1).t().reshape(-1)
+        return GpuWeight(values=both, bias=self._bias(interleaved))
+
+    def normed(self, weight: GpuWeight, norm: torch.Tensor) -> GpuWeight:
+        """See ``WeightPreparer``; multiplies in place."""
+        weight.values.mul_(norm.to(self._device))
+        return replace(weight)
+
+    def norm(self, weight: torch.Tensor) -> GpuWeight:
+        """See ``WeightPreparer``."""
+        return GpuWeight(values=weight.to(self._device, self._dtype))
+
+    def _dense(self, part: StoredMatrix) -> torch.Tensor:
+        dense = torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
+        return dense.to(self._device, self._dtype)
+
+    def _bias(self, bias: torch.Tensor | None) -> torch.Tensor | None:
+        return None if bias is None else bias.to(self._device, torch.float32).contiguous()
