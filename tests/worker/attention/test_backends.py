@@ -23,7 +23,8 @@ from mizzen_worker.layers.native_operations import (
     NativeStepProgram,
     NativeWeightPreparer,
 )
-from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
+from mizzen_worker.layers.rotary import rotary_table
+from mizzen_worker.layers.rotary_config import RotaryConfig
 from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.forward_batch import ForwardBatch

@@ -20,7 +20,7 @@ from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import RunnerOptions, load_runner
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
-from mizzen_worker.models.registry import architecture_of
+from mizzen_worker.models.known_architectures import architecture_of
 
 
 def change_config(folder: Path, **changes: object) -> None:

@@ -1,4 +1,4 @@
-"""Owns what is known of a model without its weights; pure apart from the rotary configuration type.
+"""Owns what is known of a model without its weights. Pure.
 
 Facts come from a GGUF's metadata or a ``config.json``; see ``model_executor/weights``.
 """
@@ -6,7 +6,7 @@ Facts come from a GGUF's metadata or a ``config.json``; see ``model_executor/wei
 from dataclasses import dataclass
 
 from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.layers.rotary import RotaryConfig
+from mizzen_worker.layers.rotary_config import RotaryConfig
 
 MAX_SIZE = 2**31 - 1
 MAX_LAYERS = 4096

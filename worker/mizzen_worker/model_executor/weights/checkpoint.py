@@ -11,7 +11,8 @@ from mizzen_worker.model_executor.weights.gguf_file import GgufFile
 from mizzen_worker.model_executor.weights.gguf_source import GgufWeightSource
 from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 from mizzen_worker.model_executor.weights.progress import ByteProgress, ProgressCallback
-from mizzen_worker.model_executor.weights.safetensors_source import SafetensorsSource, weight_files
+from mizzen_worker.model_executor.weights.safetensors_source import SafetensorsSource
+from mizzen_worker.model_executor.weights.weight_files import weight_files
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
 from mizzen_worker.models.weight_source import WeightSource
 from mizzen_worker.vocabulary.model_path import find_gguf

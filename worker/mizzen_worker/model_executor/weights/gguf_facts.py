@@ -2,13 +2,13 @@
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.layers.rotary import RotaryConfig
+from mizzen_worker.layers.rotary_config import RotaryConfig
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.gguf_file import GgufFile
 from mizzen_worker.model_executor.weights.shape_check import require_sound_shape
 from mizzen_worker.models.architecture import Architecture, Bias
+from mizzen_worker.models.known_architectures import gguf_architecture_of
 from mizzen_worker.models.model_facts import MAX_LAYERS, ModelFacts, ModelShape
-from mizzen_worker.models.registry import gguf_architecture_of
 
 ROTARY_FACTORS = "rope_freqs.weight"
 

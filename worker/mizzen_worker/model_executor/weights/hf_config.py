@@ -7,14 +7,14 @@ from pathlib import Path
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.ids import TokenId
-from mizzen_worker.layers.rotary import Llama3Scaling, RotaryConfig
+from mizzen_worker.layers.rotary_config import Llama3Scaling, RotaryConfig
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
-from mizzen_worker.model_executor.weights.safetensors_source import weight_files
 from mizzen_worker.model_executor.weights.shape_check import require_sound_shape
 from mizzen_worker.model_executor.weights.typed_values import TypedValues
+from mizzen_worker.model_executor.weights.weight_files import weight_files
 from mizzen_worker.models.architecture import Architecture, WindowRule
+from mizzen_worker.models.known_architectures import architecture_of
 from mizzen_worker.models.model_facts import MAX_LAYERS, ModelFacts, ModelShape
-from mizzen_worker.models.registry import architecture_of
 from mizzen_worker.vocabulary.json_file import read_json_object
 
 _SLIDING = "sliding_attention"
