@@ -11,7 +11,7 @@ from mizzen_worker.cli import find_verbs
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.completion import SHELLS, completion_script
 from mizzen_worker.config.env import process_environment, read_pod_environment
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.options import SERVING_ROLES, Role
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.drain import DRAIN_MODES
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
@@ -83,7 +83,7 @@ def drain(arguments: Sequence[str]) -> int:
 
 def show_config(arguments: Sequence[str]) -> int:
     """Print what every flag resolves to, and where the value is from."""
-    words = {role.value for role in Role}
+    words = {role.value for role in SERVING_ROLES}
     if not arguments or arguments[0] not in words:
         sys.stderr.write(
             f"usage: mizzen show-config {'|'.join(sorted(words))} [FLAGS of that verb]\n"
@@ -91,6 +91,14 @@ def show_config(arguments: Sequence[str]) -> int:
         return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
     role = Role(arguments[0])
     return _with_configuration(role, arguments[1:], _print_configuration)
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Time the engine: offline, decode, prefill and prefix workloads."""
+    # Needs torch, as no other verb does in this process.
+    from mizzen_worker.bench.command import run  # noqa: PLC0415
+
+    return run(arguments)
 
 
 def completion(arguments: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mizzen_worker.config.options import Option, Role, options_of
+from mizzen_worker.config.options import SERVING_ROLES, Option, Role, options_of
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -38,7 +38,7 @@ _mizzen() {{
   esac
   case "${{COMP_WORDS[1]}}" in
 {cases}
-    show-config) words="{" ".join(role.value for role in Role)}" ;;
+    show-config) words="{" ".join(role.value for role in SERVING_ROLES)}" ;;
     completion) words="{" ".join(SHELLS)}" ;;
   esac
   case "$current" in
@@ -70,7 +70,7 @@ _mizzen() {{
   (( CURRENT-- ))
   case $verb in
 {cases}
-    show-config) compadd -- {" ".join(role.value for role in Role)} ;;
+    show-config) compadd -- {" ".join(role.value for role in SERVING_ROLES)} ;;
     completion) compadd -- {" ".join(SHELLS)} ;;
   esac
 }}
@@ -91,7 +91,7 @@ def _fish(verbs: Sequence[str]) -> str:
         "complete -c mizzen -f",
         f"complete -c mizzen -n __fish_use_subcommand -a '{' '.join(verbs)}'",
         "complete -c mizzen -n '__fish_seen_subcommand_from show-config' "
-        f"-a '{' '.join(role.value for role in Role)}'",
+        f"-a '{' '.join(role.value for role in SERVING_ROLES)}'",
         f"complete -c mizzen -n '__fish_seen_subcommand_from completion' -a '{' '.join(SHELLS)}'",
     ]
     for role in Role:

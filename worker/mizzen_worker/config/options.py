@@ -30,11 +30,13 @@ class Role(enum.Enum):
     SERVE = "serve"
     WORKER = "worker"
     TOKENIZER = "tokenizer"
+    BENCH = "bench"
 
 
-_ALL = frozenset(Role)
+SERVING_ROLES = (Role.SERVE, Role.WORKER, Role.TOKENIZER)
+_ALL = frozenset(SERVING_ROLES)
 _FRONT = frozenset({Role.SERVE, Role.TOKENIZER})
-_ENGINE = frozenset({Role.SERVE, Role.WORKER})
+_ENGINE = frozenset({Role.SERVE, Role.WORKER, Role.BENCH})
 
 Group = type[ModelOptions | HttpOptions | AdminOptions | WireOptions | EngineOptions | LogOptions]
 
@@ -99,7 +101,7 @@ OPTIONS: tuple[Option, ...] = (
         names.FLAG_MODEL, ModelOptions, parse.path, None,
         "model to serve: a .gguf file, or a folder that holds one, or that holds safetensors and"
         " tokenizer.json",
-        metavar="PATH", is_required=True,
+        metavar="PATH", is_required=True, roles=frozenset(Role),
     ),
     _option(
         names.FLAG_SERVED_MODEL_NAME, ModelOptions, parse.text, None,

@@ -12,7 +12,6 @@ import secrets
 import time
 from pathlib import Path
 
-from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
@@ -22,16 +21,11 @@ from mizzen_worker.ipc.curve import ServerKeys, read_server_keys
 from mizzen_worker.ipc.event_publisher import EventPublisher
 from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
-from mizzen_worker.model_executor.factory import (
-    ComputeType,
-    LoadedModel,
-    RunnerOptions,
-    WeightFormat,
-    load_runner,
-)
+from mizzen_worker.model_executor.factory import LoadedModel, load_runner
 from mizzen_worker.observability.tracing import make_tracer
 from mizzen_worker.scheduler.cache_feed import CacheFeed
 from mizzen_worker.scheduler.control import DrainOrder
+from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.rank_settings import RankSettings
 from mizzen_worker.scheduler.reporter import Reporter
@@ -52,7 +46,7 @@ def main() -> None:
 
 def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     link.report(Report(state="loading", num_beats=0))
-    loaded = load_runner(_runner_options(settings), _Progress(link))
+    loaded = load_runner(runner_options(settings.engine, Path(settings.model)), _Progress(link))
     keys = read_server_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
     is_tcp = settings.listen.startswith("tcp://")
     endpoint = ZmqEndpoint(settings.listen, clock=time.monotonic, keys=keys if is_tcp else None)
@@ -152,23 +146,6 @@ class _Progress:
             self._link.report(Report(state="loading", num_beats=self._num_calls, progress=share))
 
 
-def _runner_options(settings: RankSettings) -> RunnerOptions:
-    engine = settings.engine
-    return RunnerOptions(
-        model=Path(settings.model),
-        kv_tokens=engine.kv_tokens,
-        page_size=engine.page_size,
-        max_slots=engine.max_running_requests + _num_spare_slots(engine),
-        context_length=engine.context_length,
-        compute_type=ComputeType(engine.dtype),
-        weight_format=WeightFormat(engine.load_format),
-        is_deterministic=engine.deterministic,
-        num_threads=engine.threads
-        or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
-        device=engine.device,
-    )
-
-
 def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> SchedulerSettings:
     vocabulary = load_vocabulary(Path(settings.model))
     facts = loaded.facts
@@ -190,19 +167,8 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
         ageing_s=settings.engine.queue_ageing_s,
         cache_eviction=CacheEviction(settings.engine.cache_eviction),
         num_kept_cache_events=0 if settings.engine.cache_events is None else _KEPT_CACHE_EVENTS,
-        is_overlapped=_is_overlapped(settings.engine),
+        is_overlapped=is_overlapped(settings.engine),
     )
-
-
-def _is_overlapped(engine: EngineOptions) -> bool:
-    """On a CPU a launch waits for its step: overlap would only delay each answer by one."""
-    is_gpu = engine.device.partition(":")[0] == "cuda"
-    return engine.overlap == "on" or (engine.overlap == "auto" and is_gpu)
-
-
-def _num_spare_slots(engine: EngineOptions) -> int:
-    """A request that ends keeps its slot while a step in flight has a row of it."""
-    return 1 + engine.max_running_requests // 8 if _is_overlapped(engine) else 0
 
 
 def _wall_clock() -> float:

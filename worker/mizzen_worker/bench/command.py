@@ -1,0 +1,137 @@
+"""Owns ``mizzen bench``: from arguments to a table and a file of numbers; times nothing itself."""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from mizzen_worker.bench.engine import BenchEngine, BenchFailedError, EngineLimits
+from mizzen_worker.bench.measures import MEASURES, BenchSizes, Row
+from mizzen_worker.bench.report import facts_of_machine, table, write_json
+from mizzen_worker.bench.shapes import SHAPES
+from mizzen_worker.bench.workloads import PrefixSizes
+from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.config.groups import EngineOptions, ModelOptions
+from mizzen_worker.config.options import Role
+from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
+
+_DESCRIPTION = (
+    "Time the engine in this process, without HTTP and tokenizer: prompts are token ids.\n"
+    f"--model is a folder or file, or a shape with made-up weights: {', '.join(SHAPES)}."
+)
+_EXAMPLE = "mizzen bench offline decode --model qwen06b --device cuda --json out/qwen06b.json"
+_DUMMY = "dummy"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the benchmarks that the arguments name; gives the exit status."""
+    parser = _parser()
+    try:
+        given, _ = parser.parse_known_args(arguments)
+        configuration = parse_command_line(parser, Role.BENCH, arguments)
+        engine = configuration.group(EngineOptions)
+        with _model_folder(configuration.group(ModelOptions).model) as (model, is_shape):
+            if is_shape:
+                engine = replace(engine, load_format=_DUMMY)
+            document = _measure(given, engine, model)
+    except (ConfigError, ModelLoadError, BenchFailedError) as error:
+        sys.stderr.write(f"mizzen bench: {error}\n")
+        return 1
+    if given.json is not None:
+        write_json(given.json, document)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = make_parser(Role.BENCH, description=_DESCRIPTION, example=_EXAMPLE)
+    sizes, prefix = BenchSizes(), PrefixSizes()
+    parser.add_argument(
+        "workloads", nargs="+", choices=sorted(MEASURES), metavar="WORKLOAD",
+        help="one or more of: " + ", ".join(sorted(MEASURES)),
+    )  # fmt: skip
+    group = parser.add_argument_group("workloads")
+    group.add_argument("--requests", type=int, default=sizes.num_requests, metavar="COUNT",
+                       help="offline: requests (default %(default)s)")  # fmt: skip
+    group.add_argument("--temperature", type=float, default=sizes.temperature, metavar="NUMBER",
+                       help="offline: 0 means greedy (default %(default)s)")  # fmt: skip
+    group.add_argument("--batches", type=int, nargs="+", default=list(sizes.batches),
+                       metavar="COUNT", help="decode: batch sizes (default 1 32 128)")  # fmt: skip
+    group.add_argument("--prompt", type=int, default=sizes.num_prompt, metavar="TOKENS",
+                       help="decode: ids per prompt (default %(default)s)")  # fmt: skip
+    group.add_argument("--new-tokens", type=int, default=sizes.num_new, metavar="TOKENS",
+                       help="decode: tokens per answer (default %(default)s)")  # fmt: skip
+    group.add_argument("--prefills", type=int, default=sizes.num_prefills, metavar="COUNT",
+                       help="prefill: prompts (default %(default)s)")  # fmt: skip
+    group.add_argument("--prefill-length", type=int, default=sizes.prefill_length, metavar="TOKENS",
+                       help="prefill: ids per prompt (default %(default)s)")  # fmt: skip
+    group.add_argument("--groups", type=int, default=prefix.num_groups, metavar="COUNT",
+                       help="prefix: groups of 32 requests (default %(default)s)")  # fmt: skip
+    group.add_argument("--rounds", type=int, default=sizes.rounds, metavar="COUNT",
+                       help="runs of which the median is told (default %(default)s)")  # fmt: skip
+    group.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers")
+    return parser
+
+
+def _sizes(given: argparse.Namespace) -> BenchSizes:
+    return BenchSizes(
+        num_requests=given.requests,
+        temperature=given.temperature,
+        batches=tuple(given.batches),
+        num_prompt=given.prompt,
+        num_new=given.new_tokens,
+        num_prefills=given.prefills,
+        prefill_length=given.prefill_length,
+        prefix=PrefixSizes(num_groups=given.groups),
+        rounds=given.rounds,
+    )
+
+
+def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> dict[str, object]:
+    started = time.perf_counter()
+    loaded = load_runner(runner_options(engine, model), _ignore_progress)
+    load_s = time.perf_counter() - started
+    sys.stderr.write(f"model ready after {load_s:.1f} s\n")
+    bench = BenchEngine(
+        loaded.runner,
+        EngineLimits(
+            max_running=engine.max_running_requests,
+            max_chunk_tokens=engine.max_chunk_tokens,
+            is_overlapped=is_overlapped(engine),
+        ),
+    )
+    rows_by_workload: dict[str, list[Row]] = {}
+    for workload in given.workloads:
+        rows = MEASURES[workload](bench, _sizes(given))
+        rows_by_workload[workload] = rows
+        sys.stdout.write(f"{workload}:\n{table(rows)}\n")
+        sys.stdout.flush()
+    return {
+        "model": str(given.model),
+        "machine": facts_of_machine(engine.device),
+        "load_s": load_s,
+        "rounds": given.rounds,
+        "workloads": rows_by_workload,
+    }
+
+
+@contextmanager
+def _model_folder(model: Path) -> Iterator[tuple[Path, bool]]:
+    """The model's place, and whether it is a shape (then a folder that lives as long)."""
+    config = SHAPES.get(str(model))
+    if config is None or model.exists():
+        yield model, False
+        return
+    with tempfile.TemporaryDirectory(prefix="mizzen-bench-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+        yield Path(folder), True
+
+
+def _ignore_progress(num_done: int, num_total: int) -> None:
+    del num_done, num_total

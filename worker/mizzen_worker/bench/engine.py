@@ -1,0 +1,168 @@
+"""Owns an engine in this process that benchmarks drive: scheduler loop over the real runner.
+
+No HTTP, no tokenizer, no wire: what is timed is planning, the model and the return of token ids, as
+through another engine's offline interface. Each run gets a scheduler, and so a prefix cache, of its
+own; the runner, its weights and graphs stay.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mizzen_worker.bench.workloads import BenchRequest
+from mizzen_worker.contracts.batch import Runner
+from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId
+from mizzen_worker.contracts.messages import (
+    WIRE_VERSION,
+    Attach,
+    Finished,
+    ModelIdentity,
+    Submit,
+    ToTokenizer,
+    ToWorker,
+)
+from mizzen_worker.contracts.request import FinishKind, SamplingParams
+from mizzen_worker.scheduler.loop import SchedulerLoop
+from mizzen_worker.scheduler.settings import SchedulerSettings
+
+_PEER = PeerId(b"bench")
+_IDENTITY = ModelIdentity(served_name="bench", fingerprint="", tokenizer="", resume_identity="")
+_PROGRESS_S = 2.0
+
+
+class BenchFailedError(Exception):
+    """A request of a benchmark did not end as it should; the numbers would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """Sizes of the scheduler; see ``SchedulerSettings``."""
+
+    max_running: int
+    max_chunk_tokens: int
+    is_overlapped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One workload, from the submission of all requests to the last answer."""
+
+    wall_s: float
+    num_prompt: int
+    num_cached: int
+    """Prompt tokens found in the prefix cache."""
+    num_generated: int
+    num_steps: int
+    num_retractions: int
+
+
+class _Inbox:
+    """A worker's endpoint without a wire; implements ``WorkerEndpoint``."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[PeerId, ToWorker]] = deque()
+        self.sent: list[ToTokenizer] = []
+
+    def receive(self, max_messages: int, timeout_s: float) -> Sequence[tuple[PeerId, ToWorker]]:
+        """See ``WorkerEndpoint``; ``timeout_s`` is never waited for: nothing else arrives."""
+        del timeout_s
+        count = min(max_messages, len(self.waiting))
+        return [self.waiting.popleft() for _ in range(count)]
+
+    def send(self, peer: PeerId, message: ToTokenizer) -> None:
+        """See ``WorkerEndpoint``."""
+        del peer
+        self.sent.append(message)
+
+    def lost_peers(self) -> Sequence[PeerId]:
+        """See ``WorkerEndpoint``."""
+        return ()
+
+
+class BenchEngine:
+    """Runs workloads, one after the other."""
+
+    def __init__(self, runner: Runner, limits: EngineLimits) -> None:
+        self._runner = runner
+        self._limits = limits
+
+    def run(
+        self, requests: Sequence[BenchRequest], *, temperature: float = 0.0, title: str = ""
+    ) -> RunResult:
+        """Submit all and wait for all; raises ``BenchFailedError``. Progress goes to stderr."""
+        inbox = _Inbox()
+        loop = SchedulerLoop(
+            runner=self._runner,
+            endpoint=inbox,
+            clock=time.monotonic,
+            settings=self._settings(len(requests)),
+        )
+        attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("bench"), credit=10**9)
+        inbox.waiting.append((_PEER, attach))
+        submits = [_submit(index, request, temperature) for index, request in enumerate(requests)]
+        started = time.perf_counter()
+        inbox.waiting.extend((_PEER, submit) for submit in submits)
+        num_done, told_at = 0, started
+        while num_done < len(requests):
+            loop.run_once()
+            now = time.perf_counter()
+            num_done += _count_finished(inbox.sent)
+            inbox.sent.clear()
+            if title and now - told_at > _PROGRESS_S:
+                told_at = now
+                _tell(f"{title}: {num_done} of {len(requests)} requests")
+        wall_s = time.perf_counter() - started
+        counters = loop.counters
+        expected = sum(request.num_new for request in requests)
+        if counters.generated_tokens != expected:
+            message = f"{counters.generated_tokens} tokens came instead of {expected}"
+            raise BenchFailedError(message)
+        return RunResult(
+            wall_s=wall_s,
+            num_prompt=counters.prompt_tokens,
+            num_cached=counters.cached_tokens,
+            num_generated=counters.generated_tokens,
+            num_steps=counters.steps,
+            num_retractions=counters.retractions,
+        )
+
+    def _settings(self, num_requests: int) -> SchedulerSettings:
+        return SchedulerSettings(
+            instance_id=InstanceId("bench"),
+            identity=_IDENTITY,
+            eos_token_ids=(),
+            max_running=self._limits.max_running,
+            max_queued=max(1, num_requests),
+            max_chunk_tokens=self._limits.max_chunk_tokens,
+            is_overlapped=self._limits.is_overlapped,
+        )
+
+
+def _submit(index: int, request: BenchRequest, temperature: float) -> Submit:
+    return Submit(
+        request_id=RequestId(str(index)),
+        generation=Generation(0),
+        prompt_ids=request.prompt_ids,
+        sampling=SamplingParams(
+            max_new_tokens=request.num_new,
+            seed=index + 1,
+            temperature=temperature,
+            ignore_eos=True,
+        ),
+    )
+
+
+def _count_finished(sent: Sequence[ToTokenizer]) -> int:
+    finished = [message for message in sent if isinstance(message, Finished)]
+    for message in finished:
+        if message.reason.kind is not FinishKind.LENGTH:
+            text = f"request {message.request_id} ended early: {message.reason}"
+            raise BenchFailedError(text)
+    return len(finished)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,43 @@
+"""Owns how a benchmark's rows are shown and kept; measures nothing."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from mizzen_worker.bench.measures import Row
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Columns right-aligned; all rows have the same keys."""
+    columns = list(rows[0])
+    cells = [[_text(row[column]) for column in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    lines = (columns, *cells)
+    return "\n".join(
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+
+
+def facts_of_machine(device: str) -> Mapping[str, str]:
+    """What a reader must know to compare numbers."""
+    facts = {"python": platform.python_version(), "torch": torch.__version__, "device": device}
+    if device.startswith("cuda"):
+        facts["gpu"] = torch.cuda.get_device_name(torch.device(device))
+        facts["cuda"] = torch.version.cuda or ""
+    return facts
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write one run's numbers; makes the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _text(value: str | float) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.0f}"
+    return str(value)

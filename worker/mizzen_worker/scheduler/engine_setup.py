@@ -1,0 +1,35 @@
+"""Owns what a worker's options mean for its runner and its loop; loads and runs nothing."""
+
+import os
+from pathlib import Path
+
+from mizzen_worker.config.groups import EngineOptions
+from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, WeightFormat
+
+
+def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
+    """What the factory needs to load a model."""
+    return RunnerOptions(
+        model=model,
+        kv_tokens=engine.kv_tokens,
+        page_size=engine.page_size,
+        max_slots=engine.max_running_requests + _num_spare_slots(engine),
+        context_length=engine.context_length,
+        compute_type=ComputeType(engine.dtype),
+        weight_format=WeightFormat(engine.load_format),
+        is_deterministic=engine.deterministic,
+        num_threads=engine.threads
+        or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
+        device=engine.device,
+    )
+
+
+def is_overlapped(engine: EngineOptions) -> bool:
+    """On a CPU a launch waits for its step: overlap would only delay each answer by one."""
+    is_gpu = engine.device.partition(":")[0] == "cuda"
+    return engine.overlap == "on" or (engine.overlap == "auto" and is_gpu)
+
+
+def _num_spare_slots(engine: EngineOptions) -> int:
+    """A request that ends keeps its slot while a step in flight has a row of it."""
+    return 1 + engine.max_running_requests // 8 if is_overlapped(engine) else 0
