@@ -1,0 +1,163 @@
+"""Norms of heads, rotation and KV store equal their meaning: head sizes, splits, dtypes, sink."""
+
+import pytest
+import torch
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+
+from mizzen_worker.kernels.gpu import rotary_store as module
+from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
+from mizzen_worker.kernels.reference.rotary_store import rotated_heads
+from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32]
+CONTEXT = 64
+POSITIONS = 96
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+"""Sums in another order; bfloat16: the reference rounds between its steps, the kernel once."""
+
+
+def check(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    has_norms: bool = False,
+    has_bias: bool = False,
+    splits: int = 1,
+    dtype: torch.dtype = torch.float32,
+    pool_dtype: torch.dtype | None = None,
+) -> None:
+    torch.manual_seed(head_dim + heads)
+    num_tokens, columns = 5, (heads + 2 * kv_heads) * head_dim
+    pool_dtype = pool_dtype or dtype
+    parts = torch.randn(splits, num_tokens, columns).to(DEVICE, dtype)
+    bias = torch.randn(columns).to(DEVICE) if has_bias else None
+    weights = [(torch.rand(head_dim) + 0.5).to(DEVICE, dtype) for _ in range(2)]
+    table = rotary_table(RotaryConfig(head_dim=head_dim, theta=10000.0), CONTEXT).to(DEVICE)
+    before = torch.randn(2, POSITIONS, kv_heads, head_dim).to(DEVICE, pool_dtype)
+    target = RotaryTarget(
+        table=table,
+        positions=torch.tensor([0, 63, 7, 1, 20], device=DEVICE),
+        locations=torch.tensor([95, 0, 17, 33, 16], device=DEVICE),
+        keys=before[0].clone(),
+        values=before[1].clone(),
+    )
+    norms = HeadNormWeights(query=weights[0], key=weights[1], eps=1e-6) if has_norms else None
+    projected = parts if splits > 1 else parts[0]
+    found = rotary_store(projected, bias, norms, target, dtype=dtype, launch=PLAIN)
+
+    whole = parts.float().sum(0) + (0 if bias is None else bias)
+    queries, keys, values = rotated_heads(
+        whole,
+        (heads, kv_heads),
+        (weights[0].float(), weights[1].float(), 1e-6) if has_norms else None,
+        table[target.positions],
+    )
+    expected = before.clone()
+    expected[0][target.locations] = keys.to(pool_dtype)
+    expected[1][target.locations] = values.to(pool_dtype)
+    assert found.dtype == dtype
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(found.float(), queries, rtol=tolerance, atol=tolerance)
+    tolerance = TOLERANCE[pool_dtype]
+    for stored, wanted in zip((target.keys, target.values), expected, strict=True):
+        torch.testing.assert_close(stored, wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(3, 3, 16), (3, 1, 64), (5, 1, 48), (9, 1, 16), (2, 1, 128), (2, 1, 80), (1, 1, 2)],
+)
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_heads_are_rotated_and_stored(
+    heads: int, kv_heads: int, head_dim: int, *, has_norms: bool, dtype: torch.dtype
+) -> None:
+    check(heads, kv_heads, head_dim, has_norms=has_norms, dtype=dtype)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("splits", [2, 4])
+def test_partial_products_and_biases_are_added_first(*, has_bias: bool, splits: int) -> None:
+    check(4, 2, 32, has_norms=True, has_bias=has_bias, splits=splits)
+
+
+def test_the_pool_has_a_dtype_of_its_own() -> None:
+    check(4, 2, 64, pool_dtype=torch.bfloat16)
+
+
+def test_tokens_of_the_sink_may_share_a_location() -> None:
+    target = RotaryTarget(
+        table=torch.ones(4, 2, 8, device=DEVICE),
+        positions=torch.zeros(3, dtype=torch.int64, device=DEVICE),
+        locations=torch.zeros(3, dtype=torch.int64, device=DEVICE),
+        keys=torch.zeros(4, 1, 16, device=DEVICE),
+        values=torch.zeros(4, 1, 16, device=DEVICE),
+    )
+    rotary_store(
+        torch.ones(3, 48, device=DEVICE), None, None, target, dtype=torch.float32, launch=PLAIN
+    )
+    assert torch.equal(target.values[0], torch.ones(1, 16, device=DEVICE))
+    assert not target.values[1:].any()
+
+
+def test_no_tokens_are_no_work() -> None:
+    empty = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    pool = torch.zeros(4, 1, 16, device=DEVICE)
+    table = torch.ones(4, 2, 8, device=DEVICE)
+    target = RotaryTarget(table=table, positions=empty, locations=empty, keys=pool, values=pool)
+    none = torch.zeros(0, 48, device=DEVICE)
+    found = rotary_store(none, None, None, target, dtype=torch.float32, launch=PLAIN)
+    assert found.shape == (0, 1, 16)
+
+
+def test_a_projection_of_other_heads_is_refused() -> None:
+    empty = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+    pool = torch.zeros(4, 2, 16, device=DEVICE)
+    target = RotaryTarget(
+        table=torch.ones(4, 2, 8, device=DEVICE),
+        positions=empty,
+        locations=empty,
+        keys=pool,
+        values=pool,
+    )
+    with pytest.raises(ValueError, match="70 projected columns"):
+        rotary_store(
+            torch.zeros(1, 70, device=DEVICE), None, None, target, dtype=torch.float32, launch=PLAIN
+        )
+
+
+def compile_all(capability: int) -> None:
+    """Every instance that the models of the benchmarks launch."""
+    for heads, kv_heads, has_norms in ((32, 8, False), (16, 8, True), (32, 4, True)):
+        for splits in (1, 2):
+            dtype = torch.bfloat16 if splits == 1 else torch.float32
+            half, index = torch.empty(16, dtype=torch.bfloat16), torch.empty(16, dtype=torch.int64)
+            options = {
+                "SPLITS": splits,
+                "HAS_BIAS": False,
+                "HAS_NORMS": has_norms,
+                "HEADS": heads,
+                "KV_HEADS": kv_heads,
+                "HEAD_DIM": 128,
+                "HALF_BLOCK": 64,
+                "HEAD_BLOCK": 8,
+                "PDL": int(capability >= 90),
+                "num_warps": 2,
+            }
+            compile_kernel(
+                module._rotary_store_kernel,
+                (1, 1),
+                *(torch.empty(16, dtype=dtype), half, half, half, torch.empty(16), index, index),
+                *(half, half, half, 1 << 16, 1e-6),
+                **options,
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_compiles_for_every_capability(capability: int) -> None:
+    records = compile_elsewhere("tests.worker.kernels.gpu.test_rotary_store", capability)
+    assert all(record["stack"] == 0 for record in records)
