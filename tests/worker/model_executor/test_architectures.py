@@ -24,6 +24,9 @@ NEAR_TIE = 0.4
 """Logits of about 10 in bfloat16, which has 8 bits: half a unit in the last place is 0.03, and
 three layers add such errors up."""
 
+NEAR_TIE_OF_EXPERTS = 1.5
+"""Where a token's router hesitates between two experts, another rounding gives it another MLP."""
+
 EVERY_VARIANT = pytest.mark.parametrize("tiny", sorted(VARIANTS), indirect=True)
 EVERY_PAGE_SIZE = pytest.mark.parametrize("page_size", [1, 16])
 
@@ -98,7 +101,8 @@ def test_bfloat16_by_the_equality_rule(tiny: Tiny, backend: str) -> None:
         count += 1
         for index, (ours, theirs) in enumerate(zip(request.output, reference.ids, strict=True)):
             if ours != theirs:
-                assert reference.gap(index) < NEAR_TIE
+                has_experts = hasattr(tiny.model.config, "num_experts_per_tok")
+                assert reference.gap(index) < (NEAR_TIE_OF_EXPERTS if has_experts else NEAR_TIE)
                 near_ties.append((seed, index, round(reference.gap(index), 3)))
                 break
         driver.release(request)

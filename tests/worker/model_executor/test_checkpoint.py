@@ -22,6 +22,9 @@ from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.models.known_architectures import architecture_of
 
+WITH_EXPERTS = {"qwen3-moe", "qwen3-moe-window", "mixtral", "mixtral-window"}
+WITHOUT_GGUF = {"llama3-biases", "qwen2-window"} | WITH_EXPERTS
+
 
 def change_config(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
@@ -51,7 +54,7 @@ def test_gguf_gives_the_tokens_of_the_same_safetensors_weights(tmp_path: Path) -
     assert facts.fingerprint == content_fingerprint([target])
 
 
-@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - {"llama3-biases", "qwen2-window"}))
+@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - WITHOUT_GGUF))
 def test_gguf_of_every_architecture(tmp_path: Path, variant: str) -> None:
     model = save_tiny(tmp_path, variant)
     rounded = {name: w.half().float() for name, w in model.state_dict().items() if w.ndim == 2}
@@ -200,7 +203,10 @@ def test_unknown_architectures_list_the_known_ones(tmp_path: Path) -> None:
     known = "known are: llama, qwen2, qwen3"
     assert fail(target) == f"{target}: GGUF architecture 'mamba' is not supported; {known}"
     change_config(tmp_path, architectures=["T5Model"])
-    known = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+    known = (
+        "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM, Qwen3MoeForCausalLM"
+    )
     place = f"{tmp_path / 'config.json'}: architecture"
     assert fail(tmp_path) == f"{place} 'T5Model' is not supported; known are: {known}"
     change_config(tmp_path, architectures=[])

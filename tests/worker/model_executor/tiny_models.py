@@ -14,10 +14,12 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from mizzen_worker.contracts.batch import Runner
@@ -55,6 +57,13 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
+_EXPERTS: dict[str, object] = {
+    "head_dim": 32,
+    "moe_intermediate_size": 48,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+}
+
 VARIANTS: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     "llama": (LlamaConfig, {}),
     "llama3-biases": (
@@ -70,10 +79,22 @@ VARIANTS: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
     ),
     "qwen3": (Qwen3Config, {"head_dim": 32}),
     "qwen3-biases": (Qwen3Config, {"head_dim": 48, "attention_bias": True}),
+    "qwen3-moe": (Qwen3MoeConfig, _EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [1]}),
+    "qwen3-moe-window": (
+        Qwen3MoeConfig,
+        _EXPERTS
+        | {"use_sliding_window": True, "sliding_window": 9}
+        | {"decoder_sparse_step": 2, "attention_bias": True},
+    ),
+    "mixtral": (MixtralConfig, {"num_local_experts": 4, "head_dim": 16}),
+    "mixtral-window": (MixtralConfig, {"num_local_experts": 3, "sliding_window": 11}),
 }
 
-ARCHITECTURES = ("llama", "mistral-window", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "mistral-window", "qwen2", "qwen3", "qwen3-moe", "mixtral-window")
 """One variant of each."""
+
+IN_PLAIN_TORCH = ("qwen3-moe", "mixtral-window")
+"""Those that the native kernels leave to plain torch, whatever backend is asked for."""
 
 
 @dataclass(frozen=True)

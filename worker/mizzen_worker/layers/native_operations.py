@@ -5,22 +5,24 @@ every step afterwards is a single native call for any number of tokens. Holds th
 and everything else that the program points to. Needs a head size that is a multiple of 16.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 import torch
 
+from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.kernels.native_library import NativeProgram, Words
 from mizzen_worker.kernels.packing import LANES, Bytes, pack_dense, pack_quantised
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
-from mizzen_worker.layers.operations import HeadNorms, StoredMatrix
+from mizzen_worker.layers.operations import Experts, HeadNorms, StoredMatrix
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 
 _STORAGE_BY_DTYPE = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 _LOGITS = -1
+_NO_EXPERTS = "the native kernels compute no mixture of experts; use dense weights in plain torch"
 
 
 class _Opcode(IntEnum):
@@ -107,6 +109,22 @@ class NativeWeightPreparer:
         """See ``WeightPreparer``."""
         return self.linear([gate, up], bias)
 
+    def expert_gate_up(
+        self,
+        pairs: Iterable[tuple[StoredMatrix, StoredMatrix]],  # noqa: ARG002
+        num_experts: int,  # noqa: ARG002
+    ) -> NativeWeight:
+        """See ``WeightPreparer``; refused."""
+        raise ConfigError(_NO_EXPERTS)
+
+    def expert_down(
+        self,
+        matrices: Iterable[StoredMatrix],  # noqa: ARG002
+        num_experts: int,  # noqa: ARG002
+    ) -> NativeWeight:
+        """See ``WeightPreparer``; refused."""
+        raise ConfigError(_NO_EXPERTS)
+
     def normed(self, weight: NativeWeight, norm: torch.Tensor) -> NativeWeight:
         """See ``WeightPreparer``."""
         return replace(weight, input_norm=self.norm(norm))
@@ -186,6 +204,14 @@ class NativeRecorder:
         return NativeValue(
             buffer=output, prologue=Prologue.SILU_MULTIPLY, is_sampled=hidden.is_sampled
         )
+
+    def norm_experts_add(
+        self,
+        hidden: NativeValue,  # noqa: ARG002
+        experts: Experts[NativeWeight],  # noqa: ARG002
+    ) -> NativeValue:
+        """See ``Operations``; refused."""
+        raise ConfigError(_NO_EXPERTS)
 
     def select_sampled(self, value: NativeValue) -> NativeValue:
         """See ``Operations``."""

@@ -5,7 +5,7 @@
 operation returns may share memory with its arguments: use the returned value only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -29,6 +29,27 @@ class HeadNorms(Generic[W_co]):
     key: W_co
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How a token chooses experts: those with the ``num_chosen`` largest router logits.
+
+    Their weights are a softmax over all experts, or, if ``is_normalised``, over the chosen ones.
+    """
+
+    num_chosen: int
+    is_normalised: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts(Generic[W_co]):
+    """A mixture of gated MLPs; ``router`` [num_experts, hidden] and ``gate_up`` share a norm."""
+
+    routing: Routing
+    router: W_co
+    gate_up: W_co
+    down: W_co
+
+
 class WeightPreparer(Protocol[W]):
     """Turns stored weights into the form that an implementation computes with.
 
@@ -41,6 +62,16 @@ class WeightPreparer(Protocol[W]):
 
     def gate_up(self, gate: StoredMatrix, up: StoredMatrix, bias: torch.Tensor | None = None) -> W:
         """The two projections of a gated MLP, for ``norm_gate_up_silu``; gate's biases first."""
+        ...
+
+    def expert_gate_up(
+        self, pairs: Iterable[tuple[StoredMatrix, StoredMatrix]], num_experts: int
+    ) -> W:
+        """``gate_up`` of every expert in turn; asks for one pair at a time and keeps none."""
+        ...
+
+    def expert_down(self, matrices: Iterable[StoredMatrix], num_experts: int) -> W:
+        """The second projection of every expert in turn, as ``expert_gate_up``."""
         ...
 
     def normed(self, weight: W, norm: torch.Tensor) -> W:
@@ -57,7 +88,7 @@ class WeightPreparer(Protocol[W]):
 
 
 class Operations(Protocol[V, W_contra]):
-    """Operations of a dense decoder over all tokens of one step."""
+    """Operations of a decoder over all tokens of one step."""
 
     def embed(self, embedding: W_contra) -> V:
         """Rows of the embedding for the step's token ids: [num_tokens, hidden]."""
@@ -89,6 +120,10 @@ class Operations(Protocol[V, W_contra]):
 
     def norm_gate_up_silu(self, hidden: V, gate_up: W_contra) -> V:
         """RMS norm, gate and up projection, ``silu(gate) * up``: [num_tokens, intermediate]."""
+        ...
+
+    def norm_experts_add(self, hidden: V, experts: Experts[W_contra]) -> V:
+        """RMS norm, routing, and ``hidden`` plus the weighted sum of the chosen experts' MLPs."""
         ...
 
     def select_sampled(self, value: V) -> V:

@@ -3,16 +3,18 @@
 Weights are dense in the compute dtype. One ``TorchOperations`` lives for one step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
+from mizzen_worker.kernels.reference.moe import choose_experts, mix_experts
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary import rotate
-from mizzen_worker.layers.operations import HeadNorms, StoredMatrix
+from mizzen_worker.layers.expert_stack import stack_experts
+from mizzen_worker.layers.operations import Experts, HeadNorms, StoredMatrix
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 
@@ -24,6 +26,7 @@ AttendFunction = Callable[[int, torch.Tensor, int | None], torch.Tensor]
 class TorchWeight:
     """``values`` of a matrix [outputs, inputs] or of a norm [size]; ``bias`` [outputs].
 
+    The matrices of experts are one [num_experts, outputs, inputs], gate rows before those of up.
     ``input_norm`` [inputs] is the RMS norm that stands before the projection.
     """
 
@@ -43,12 +46,8 @@ class TorchWeightPreparer:
         self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None
     ) -> TorchWeight:
         """See ``WeightPreparer``."""
-        dense = [
-            torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
-            for part in parts
-        ]
         return TorchWeight(
-            values=torch.cat([part.to(self._device, self._dtype) for part in dense]),
+            values=torch.cat([self._dense(part) for part in parts]),
             bias=None if bias is None else bias.to(self._device, self._dtype),
         )
 
@@ -58,6 +57,18 @@ class TorchWeightPreparer:
         """See ``WeightPreparer``."""
         return self.linear([gate, up], bias)
 
+    def expert_gate_up(
+        self, pairs: Iterable[tuple[StoredMatrix, StoredMatrix]], num_experts: int
+    ) -> TorchWeight:
+        """See ``WeightPreparer``."""
+        both = (torch.cat([self._dense(gate), self._dense(up)]) for gate, up in pairs)
+        return self.expert_down(both, num_experts)
+
+    def expert_down(self, matrices: Iterable[StoredMatrix], num_experts: int) -> TorchWeight:
+        """See ``WeightPreparer``."""
+        dense = (self._dense(matrix) for matrix in matrices)
+        return TorchWeight(values=stack_experts(dense, num_experts))
+
     def normed(self, weight: TorchWeight, norm: torch.Tensor) -> TorchWeight:
         """See ``WeightPreparer``."""
         return replace(weight, input_norm=norm.to(self._device, self._dtype))
@@ -65,6 +76,10 @@ class TorchWeightPreparer:
     def norm(self, weight: torch.Tensor) -> TorchWeight:
         """See ``WeightPreparer``."""
         return TorchWeight(values=weight.to(self._device, self._dtype))
+
+    def _dense(self, part: StoredMatrix) -> torch.Tensor:
+        dense = torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
+        return dense.to(self._device, self._dtype)
 
 
 class TorchOperations:
@@ -122,6 +137,17 @@ class TorchOperations:
         gate, up = self._norm_linear(hidden, gate_up).chunk(2, dim=-1)
         return F.silu(gate) * up
 
+    def norm_experts_add(self, hidden: torch.Tensor, experts: Experts[TorchWeight]) -> torch.Tensor:
+        """See ``Operations``."""
+        normed = rms_norm(hidden, _input_norm(experts.router), self._eps)
+        logits = F.linear(normed, experts.router.values)
+        routing = experts.routing
+        chosen, weights = choose_experts(
+            logits, routing.num_chosen, is_normalised=routing.is_normalised
+        )
+        gate_up, down = experts.gate_up.values, experts.down.values
+        return hidden + mix_experts(normed, gate_up, down, chosen, weights)
+
     def select_sampled(self, value: torch.Tensor) -> torch.Tensor:
         """See ``Operations``."""
         return value[self._batch.sampled_tokens]
@@ -132,10 +158,8 @@ class TorchOperations:
         return F.linear(normed, head.values, head.bias).float()
 
     def _norm_linear(self, hidden: torch.Tensor, weight: TorchWeight) -> torch.Tensor:
-        if weight.input_norm is None:
-            message = "this weight was not prepared with a norm of its input"
-            raise ValueError(message)
-        return F.linear(rms_norm(hidden, weight.input_norm, self._eps), weight.values, weight.bias)
+        normed = rms_norm(hidden, _input_norm(weight), self._eps)
+        return F.linear(normed, weight.values, weight.bias)
 
     def _heads(
         self, hidden: torch.Tensor, qkv: TorchWeight
@@ -156,3 +180,10 @@ class TorchOperations:
         pool_keys[locations] = rotate(keys, self._table).to(pool_keys.dtype)
         pool_values[locations] = values.to(pool_values.dtype)
         return rotate(queries, self._table)
+
+
+def _input_norm(weight: TorchWeight) -> torch.Tensor:
+    if weight.input_norm is None:
+        message = "this weight was not prepared with a norm of its input"
+        raise ValueError(message)
+    return weight.input_norm

@@ -150,6 +150,8 @@ def _reason_for_torch(
         return "dense weights were asked for"
     if not INSTRUCTION_SETS:
         return "the native extension is not installed"
+    if facts.shape.experts is not None:
+        return "the model is a mixture of experts"
     head_dim = facts.shape.head_dim
     return f"head size {head_dim} is not a multiple of 16" if head_dim % 16 else None
 
@@ -228,7 +230,9 @@ def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedMod
     if options.num_threads > 0:
         torch.set_num_threads(options.num_threads)
     checkpoint = open_checkpoint(
-        options.model, is_dummy=options.weight_format is WeightFormat.DUMMY
+        options.model,
+        is_dummy=options.weight_format is WeightFormat.DUMMY,
+        dummy_device=device,
     )
     limits = _limits(options, checkpoint.facts)
     pool = _build_pool(checkpoint.facts, limits, _dtype(options, device), device)

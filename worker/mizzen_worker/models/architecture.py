@@ -1,4 +1,4 @@
-"""Owns what tells one dense decoder from another, as one frozen value; computes nothing.
+"""Owns what tells one decoder from another, as one frozen value; computes nothing.
 
 Each file beside this one states such a value for its architecture. The readers of checkpoints take
 their defaults from it, ``dense_decoder`` its blocks.
@@ -6,6 +6,8 @@ their defaults from it, ``dense_decoder`` its blocks.
 
 import enum
 from dataclasses import dataclass
+
+from mizzen_worker.models.expert_names import ExpertNames
 
 
 class Bias(enum.Enum):
@@ -23,23 +25,25 @@ class Bias(enum.Enum):
 class WindowRule(enum.Enum):
     """Which layers see a sliding window of positions, where the checkpoint names one.
 
-    UPPER_LAYERS: only if ``use_sliding_window``, those from ``max_window_layers`` on (or those that
-    ``layer_types`` lists).
+    EVERY_LAYER_IF_USED: only if ``use_sliding_window``. UPPER_LAYERS: likewise, and only those from
+    ``max_window_layers`` on (or those that ``layer_types`` lists).
     """
 
     NONE = "none"
     EVERY_LAYER = "every layer"
+    EVERY_LAYER_IF_USED = "every layer if used"
     UPPER_LAYERS = "upper layers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """One dense decoder: embedding, attention and gated MLP behind RMS norms, head.
+    """One decoder: embedding, attention and gated MLP (or experts) behind RMS norms, head.
 
     ``name`` is the checkpoint's word in ``architectures``. ``gguf_name`` is None where GGUF files
     use another architecture's name; ``is_interleaved_in_gguf`` says that such files hold the rows
     of query and key heads in pairs. ``default_head_dim`` None means hidden size / heads;
-    ``default_window`` counts where ``sliding_window`` is left out of a config.json.
+    ``default_window`` and ``default_theta`` count where a config.json leaves them out. ``experts``
+    None means a dense MLP in every layer.
     """
 
     name: str
@@ -52,3 +56,5 @@ class Architecture:
     is_interleaved_in_gguf: bool = False
     default_head_dim: int | None = None
     default_window: int | None = None
+    default_theta: float = 10000.0
+    experts: ExpertNames | None = None

@@ -1,18 +1,37 @@
-"""Owns the dense decoder as fused operations, for every architecture that is one.
+"""Owns the decoder as fused operations, for every architecture, dense or with experts.
 
 Knows no kernel, regime, page or device. What differs between architectures is data
 (``architecture.py``); what differs between checkpoints is in ``ModelFacts``.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic
 
 import torch
 
-from mizzen_worker.layers.operations import HeadNorms, Operations, V, W, WeightPreparer
+from mizzen_worker.layers.operations import (
+    Experts,
+    HeadNorms,
+    Operations,
+    Routing,
+    StoredMatrix,
+    V,
+    W,
+    WeightPreparer,
+)
 from mizzen_worker.models.architecture import Architecture
-from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.expert_names import ExpertNames
+from mizzen_worker.models.model_facts import ExpertShape, ModelFacts
 from mizzen_worker.models.weight_source import WeightSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedMlp(Generic[W]):
+    """The dense form of a layer's second half."""
+
+    gate_up: W
+    down: W
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +41,7 @@ class DecoderLayer(Generic[W]):
     qkv: W
     head_norms: HeadNorms[W] | None
     output: W
-    gate_up: W
-    down: W
+    mlp: GatedMlp[W] | Experts[W]
 
 
 class _LayerReader(Generic[W]):
@@ -44,15 +62,15 @@ class _LayerReader(Generic[W]):
         self._has_output_bias = architecture.output_bias.holds(is_configured=is_attention)
         self._has_mlp_bias = architecture.mlp_bias.holds(is_configured=is_mlp)
         self._has_head_norms = architecture.has_head_norms
+        self._expert_names = architecture.experts
 
     def read(self, layer: int) -> DecoderLayer[W]:
         prefix = f"model.layers.{layer}"
         shape = self._facts.shape
-        hidden, inner = shape.hidden_size, shape.intermediate_size
+        hidden = shape.hidden_size
         queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        attention = f"{prefix}.self_attn"
         qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-        gate_up = self._gate_up(mlp, inner, hidden)
         return DecoderLayer(
             qkv=self._normed(
                 self._linear(attention, qkv, hidden, has_bias=self._has_qkv_bias),
@@ -62,8 +80,41 @@ class _LayerReader(Generic[W]):
             output=self._linear(
                 attention, {"o_proj": hidden}, queries, has_bias=self._has_output_bias
             ),
-            gate_up=self._normed(gate_up, f"{prefix}.post_attention_layernorm"),
+            mlp=self._read_mlp(prefix, layer),
+        )
+
+    def _read_mlp(self, prefix: str, layer: int) -> GatedMlp[W] | Experts[W]:
+        shape, norm = self._facts.shape, f"{prefix}.post_attention_layernorm"
+        names, experts = self._expert_names, shape.experts
+        if names is not None and experts is not None and layer in experts.layers:
+            return self._read_experts(f"{prefix}.{names.block}", norm, names, experts)
+        mlp, hidden, inner = f"{prefix}.mlp", shape.hidden_size, shape.intermediate_size
+        return GatedMlp(
+            gate_up=self._normed(self._gate_up(mlp, inner, hidden), norm),
             down=self._linear(mlp, {"down_proj": hidden}, inner, has_bias=self._has_mlp_bias),
+        )
+
+    def _read_experts(
+        self, block: str, norm: str, names: ExpertNames, experts: ExpertShape
+    ) -> Experts[W]:
+        hidden, inner, count = (
+            self._facts.shape.hidden_size,
+            experts.intermediate_size,
+            experts.num_experts,
+        )
+
+        def read(name: str, rows: int, columns: int) -> Iterator[StoredMatrix]:
+            for expert in range(count):
+                yield self._source.matrix(f"{block}.experts.{expert}.{name}.weight", rows, columns)
+
+        router = self._linear(block, {"gate": count}, hidden, has_bias=False)
+        pairs = zip(read(names.gate, inner, hidden), read(names.up, inner, hidden), strict=True)
+        gate_up = self._prepare.expert_gate_up(pairs, count)
+        return Experts(
+            routing=Routing(num_chosen=experts.num_chosen, is_normalised=experts.is_normalised),
+            router=self._normed(router, norm),
+            gate_up=self._normed(gate_up, norm),
+            down=self._prepare.expert_down(read(names.down, hidden, inner), count),
         )
 
     def _read_head_norms(self, attention: str) -> HeadNorms[W] | None:
@@ -146,9 +197,14 @@ class DenseDecoder(Generic[W]):
             if index == last:
                 hidden, attended = ops.select_sampled(hidden), ops.select_sampled(attended)
             hidden = ops.linear_add(attended, layer.output, hidden)
-            inner = ops.norm_gate_up_silu(hidden, layer.gate_up)
-            hidden = ops.linear_add(inner, layer.down, hidden)
+            hidden = self._mlp(ops, hidden, layer.mlp)
         return ops.norm_head(hidden, self._norm, self._head)
+
+    def _mlp(self, ops: Operations[V, W], hidden: V, mlp: GatedMlp[W] | Experts[W]) -> V:
+        if isinstance(mlp, Experts):
+            return ops.norm_experts_add(hidden, mlp)
+        inner = ops.norm_gate_up_silu(hidden, mlp.gate_up)
+        return ops.linear_add(inner, mlp.down, hidden)
 
     def _queries(self, ops: Operations[V, W], hidden: V, layer: DecoderLayer[W], index: int) -> V:
         if layer.head_norms is None:

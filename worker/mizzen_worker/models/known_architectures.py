@@ -6,10 +6,12 @@ from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.models.architecture import Architecture
 from mizzen_worker.models.llama import LLAMA
 from mizzen_worker.models.mistral import MISTRAL
+from mizzen_worker.models.mixtral import MIXTRAL
 from mizzen_worker.models.qwen2 import QWEN2
 from mizzen_worker.models.qwen3 import QWEN3
+from mizzen_worker.models.qwen3_moe import QWEN3_MOE
 
-_ARCHITECTURES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+_ARCHITECTURES = (LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE)
 ARCHITECTURE_BY_NAME = {architecture.name: architecture for architecture in _ARCHITECTURES}
 _BY_GGUF_NAME = {a.gguf_name: a for a in _ARCHITECTURES if a.gguf_name is not None}
 

@@ -14,8 +14,22 @@ MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShape:
+    """Sizes and routing of the experts; ``layers`` are those that have them, the rest are dense.
+
+    ``is_normalised``: the weights of a token's chosen experts add up to 1.
+    """
+
+    num_experts: int
+    num_chosen: int
+    intermediate_size: int
+    is_normalised: bool
+    layers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Sizes of a dense decoder."""
+    """Sizes of a decoder; ``intermediate_size`` is of its dense layers."""
 
     num_layers: int
     hidden_size: int
@@ -24,6 +38,7 @@ class ModelShape:
     num_kv_heads: int
     head_dim: int
     vocab_size: int
+    experts: ExpertShape | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

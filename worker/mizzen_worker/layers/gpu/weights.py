@@ -5,12 +5,13 @@ it: one rounding of each weight to the compute type, as of a checkpoint that was
 Gate and up rows alternate (gate 0, up 0, gate 1, ...), so that one tile of a product holds both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
+from mizzen_worker.layers.expert_stack import stack_experts
 from mizzen_worker.layers.operations import StoredMatrix
 
 
@@ -18,6 +19,7 @@ from mizzen_worker.layers.operations import StoredMatrix
 class GpuWeight:
     """A matrix [outputs, inputs], or a norm [size], contiguous, on the device.
 
+    The matrices of experts are one [num_experts, outputs, inputs].
     ``bias`` [outputs] float32 in the order of the rows. For gate and up the rows alternate.
     """
 
@@ -42,9 +44,21 @@ class GpuWeightPreparer:
         self, gate: StoredMatrix, up: StoredMatrix, bias: torch.Tensor | None = None
     ) -> GpuWeight:
         """See ``WeightPreparer``."""
-        both = torch.stack([self._dense(gate), self._dense(up)], dim=1).flatten(0, 1)
+        both = self._interleaved(gate, up)
         interleaved = None if bias is None else bias.view(2, -1).t().reshape(-1)
         return GpuWeight(values=both, bias=self._bias(interleaved))
+
+    def expert_gate_up(
+        self, pairs: Iterable[tuple[StoredMatrix, StoredMatrix]], num_experts: int
+    ) -> GpuWeight:
+        """See ``WeightPreparer``."""
+        both = (self._interleaved(gate, up) for gate, up in pairs)
+        return GpuWeight(values=stack_experts(both, num_experts))
+
+    def expert_down(self, matrices: Iterable[StoredMatrix], num_experts: int) -> GpuWeight:
+        """See ``WeightPreparer``."""
+        dense = (self._dense(matrix) for matrix in matrices)
+        return GpuWeight(values=stack_experts(dense, num_experts))
 
     def normed(self, weight: GpuWeight, norm: torch.Tensor) -> GpuWeight:
         """See ``WeightPreparer``; multiplies in place."""
@@ -58,6 +72,9 @@ class GpuWeightPreparer:
     def _dense(self, part: StoredMatrix) -> torch.Tensor:
         dense = torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
         return dense.to(self._device, self._dtype)
+
+    def _interleaved(self, gate: StoredMatrix, up: StoredMatrix) -> torch.Tensor:
+        return torch.stack([self._dense(gate), self._dense(up)], dim=1).flatten(0, 1)
 
     def _bias(self, bias: torch.Tensor | None) -> torch.Tensor | None:
         return None if bias is None else bias.to(self._device, torch.float32).contiguous()

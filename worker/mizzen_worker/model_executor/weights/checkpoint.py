@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.model_executor.weights.dummy_source import DummySource
 from mizzen_worker.model_executor.weights.gguf_facts import read_gguf_facts
@@ -16,6 +18,8 @@ from mizzen_worker.model_executor.weights.weight_files import weight_files
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
 from mizzen_worker.models.weight_source import WeightSource
 from mizzen_worker.vocabulary.model_path import find_gguf
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,28 +68,36 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 
 def _dummy_bytes(shape: ModelShape, *, is_tied: bool) -> int:
-    """Float32 bytes of all matrices of a dense decoder."""
+    """Float32 bytes of all matrices of a decoder."""
     query_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    layer = 2 * query_size + 2 * kv_size + 3 * shape.intermediate_size
-    embeddings = shape.vocab_size * (1 if is_tied else 2)
-    return 4 * shape.hidden_size * (shape.num_layers * layer + embeddings)
+    rows = shape.num_layers * (2 * query_size + 2 * kv_size)
+    rows += shape.vocab_size * (1 if is_tied else 2)
+    num_dense = shape.num_layers
+    if shape.experts is not None:
+        num_dense -= len(shape.experts.layers)
+        expert = 1 + 3 * shape.experts.intermediate_size
+        rows += len(shape.experts.layers) * shape.experts.num_experts * expert
+    return 4 * shape.hidden_size * (rows + num_dense * 3 * shape.intermediate_size)
 
 
-def _open_dummy(folder: Path) -> Checkpoint:
+def _open_dummy(folder: Path, device: torch.device) -> Checkpoint:
     facts = read_folder_facts(folder, has_weights=False)
 
     def open_weights(callback: ProgressCallback) -> OpenWeights:
         total = _dummy_bytes(facts.shape, is_tied=facts.tie_embeddings)
         progress = ByteProgress(total, callback)
-        return OpenWeights(source=DummySource(progress), finish=progress.finish)
+        return OpenWeights(source=DummySource(progress, device), finish=progress.finish)
 
     return Checkpoint(facts=facts, open_weights=open_weights)
 
 
-def open_checkpoint(path: Path, *, is_dummy: bool = False) -> Checkpoint:
+def open_checkpoint(
+    path: Path, *, is_dummy: bool = False, dummy_device: torch.device = _CPU
+) -> Checkpoint:
     """Recognise a GGUF file, a folder with one, or a Hugging Face folder.
 
-    A folder with ``config.json`` counts as the latter. Raises ``ModelLoadError``.
+    A folder with ``config.json`` counts as the latter. ``dummy_device`` makes up weights where they
+    are ``is_dummy``. Raises ``ModelLoadError``.
     """
     if path.is_file() and path.suffix == ".gguf":
         return _open_gguf(path)
@@ -93,7 +105,7 @@ def open_checkpoint(path: Path, *, is_dummy: bool = False) -> Checkpoint:
         message = f"{path}: no such model; give a .gguf file or a folder with config.json"
         raise ModelLoadError(message)
     if (path / "config.json").exists():
-        return _open_dummy(path) if is_dummy else _open_folder(path)
+        return _open_dummy(path, dummy_device) if is_dummy else _open_folder(path)
     gguf_path = None if is_dummy else find_gguf(path)
     if gguf_path is None:
         needed = "config.json" if is_dummy else "config.json or a .gguf file"

@@ -8,6 +8,7 @@ from pathlib import Path
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.layers.rotary_config import Llama3Scaling, RotaryConfig
+from mizzen_worker.model_executor.weights.expert_config import read_expert_shape
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.shape_check import require_sound_shape
 from mizzen_worker.model_executor.weights.typed_values import TypedValues
@@ -40,10 +41,10 @@ def _rope_parameters(config: TypedValues) -> TypedValues:
     return TypedValues(f"{config.place}rotary ", merged)
 
 
-def _rotary_config(config: TypedValues, head_dim: int) -> RotaryConfig:
+def _rotary_config(config: TypedValues, head_dim: int, default_theta: float) -> RotaryConfig:
     parameters = _rope_parameters(config)
     kind = parameters.value("rope_type") or parameters.value("type") or "default"
-    theta = parameters.number("rope_theta", 10000.0)
+    theta = parameters.number("rope_theta", default_theta)
     share = parameters.number("partial_rotary_factor", 1.0)
     if share != 1.0:
         message = (
@@ -96,11 +97,12 @@ def _windows(
     is_absent = "sliding_window" not in config
     stated = architecture.default_window if is_absent else config.value("sliding_window")
     rule = architecture.windows
-    is_off = rule is WindowRule.UPPER_LAYERS and not config.flag("use_sliding_window")
+    switched = (WindowRule.UPPER_LAYERS, WindowRule.EVERY_LAYER_IF_USED)
+    is_off = rule in switched and not config.flag("use_sliding_window")
     if rule is WindowRule.NONE or is_off or stated is None:
         return (None,) * num_layers
     window = config.integer("sliding_window", architecture.default_window)
-    if rule is WindowRule.EVERY_LAYER:
+    if rule is not WindowRule.UPPER_LAYERS:
         return (window,) * num_layers
     kinds = _layer_types(config, num_layers)
     return tuple(window if kind == _SLIDING else None for kind in kinds)
@@ -144,6 +146,7 @@ def _shape(config: TypedValues, architecture: Architecture) -> ModelShape:
         num_kv_heads=config.integer("num_key_value_heads", num_heads),
         head_dim=config.integer("head_dim", default_head_dim),
         vocab_size=config.integer("vocab_size"),
+        experts=read_expert_shape(config, architecture.experts),
     )
     require_sound_shape(shape, config.place)
     return shape
@@ -161,7 +164,7 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
     return ModelFacts(
         architecture=architecture.name,
         shape=shape,
-        rotary=_rotary_config(config, shape.head_dim),
+        rotary=_rotary_config(config, shape.head_dim, architecture.default_theta),
         rms_norm_eps=config.number("rms_norm_eps", 1e-6),
         context_length=config.integer("max_position_embeddings"),
         tie_embeddings=config.flag("tie_word_embeddings"),

@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.model_executor.weights.fused_experts import FusedPlace, fused_place
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.model_executor.weights.weight_files import weight_files
 
@@ -37,8 +38,31 @@ class SafetensorsSource:
         return self._read(name, (length,)).float()
 
     def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
-        """See ``WeightSource``."""
-        return self._read(name, (rows, columns))
+        """See ``WeightSource``; a matrix of an expert may lie in one tensor with all others."""
+        place = None if name in self._file_by_name else fused_place(name)
+        if place is None or place.name not in self._file_by_name:
+            return self._read(name, (rows, columns))
+        if place.expert is None:
+            return self._read(place.name, (rows, columns))
+        return self._read_expert(place, place.expert, rows, columns)
+
+    def _read_expert(self, place: FusedPlace, expert: int, rows: int, columns: int) -> torch.Tensor:
+        path = self._file_by_name[place.name]
+        self._taken.add(place.name)
+        first, all_rows = (0, rows) if place.part is None else (place.part * rows, 2 * rows)
+        with safe_open(path, framework="pt") as file:
+            stored = file.get_slice(place.name)
+            shape = tuple(stored.get_shape())
+            if len(shape) != 3 or shape[1:] != (all_rows, columns) or expert >= shape[0]:
+                message = (
+                    f"{path}: tensor {place.name} has shape {shape}, config.json asks for more "
+                    f"than {expert} experts of {(all_rows, columns)}"
+                )
+                raise ModelLoadError(message)
+            weights: torch.Tensor = stored[expert, first : first + rows]
+        self._require_floating(path, place.name, weights)
+        self._progress.add(weights.nbytes)
+        return weights
 
     def _read(self, name: str, expected: tuple[int, ...]) -> torch.Tensor:
         path = self._file_by_name.get(name)
@@ -51,9 +75,7 @@ class SafetensorsSource:
         self._taken.add(name)
         with safe_open(path, framework="pt") as file:
             weights: torch.Tensor = file.get_tensor(name)
-        if not weights.dtype.is_floating_point:
-            message = f"{path}: tensor {name} has type {weights.dtype}; use unquantised weights"
-            raise ModelLoadError(message)
+        self._require_floating(path, name, weights)
         if tuple(weights.shape) != expected:
             message = (
                 f"{path}: tensor {name} has shape {tuple(weights.shape)}, "
@@ -62,6 +84,11 @@ class SafetensorsSource:
             raise ModelLoadError(message)
         self._progress.add(weights.nbytes)
         return weights
+
+    def _require_floating(self, path: Path, name: str, weights: torch.Tensor) -> None:
+        if not weights.dtype.is_floating_point:
+            message = f"{path}: tensor {name} has type {weights.dtype}; use unquantised weights"
+            raise ModelLoadError(message)
 
     def require_all_taken(self) -> None:
         """Raise ``ModelLoadError`` for a tensor that the model did not ask for."""
