@@ -30,7 +30,10 @@ def _lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str
     return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
 
 
-def test_autos_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_autos_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     shown = _lines(capsys, "serve", str(_gguf(tmp_path / "tiny.Q4.gguf", 2048)))
     cores = len(os.sched_getaffinity(0))
     assert shown["--threads"] == f"{cores} (default 0: the cores of this machine)"
@@ -39,11 +42,17 @@ def test_autos_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert shown["--overlap"] == "off (default auto: off on a CPU)"
     assert shown["--served-model-name"] == "tiny.Q4 (default: the name of the file)"
     assert shown["--context-length"] == "2048 (default: the model's own limit)"
-    assert shown["--kv-tokens"] == "16384 (default)"
+    assert shown["--kv-tokens"] == "16384 (default auto: 16384 on a CPU)"
+    assert shown["--max-chunk-tokens"] == "512 (default auto: 512 on a CPU)"
+    assert shown["--cuda-graphs"] == "off (default auto: off on a CPU)"
+    assert "/mizzen/kernels (default: in the user's cache folder)" in shown["--compile-cache"]
     assert " (default auto: standard error is " in shown["--log-format"]
 
 
-def test_autos_of_a_folder_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_autos_of_a_folder_on_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/kernels")
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
@@ -62,6 +71,11 @@ def test_autos_of_a_folder_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert shown["--threads"].endswith("the cores of this machine, shared by 2 ranks)")
     assert shown["--dtype"] == "bfloat16 (flag auto: bfloat16 on a GPU)"
     assert shown["--overlap"] == "on (default auto: on on a GPU)"
+    assert shown["--cuda-graphs"] == "on (default auto: on on a GPU)"
+    assert shown["--kv-tokens"] == "- (default auto: measured on the GPU at the start)"
+    assert shown["--max-running-requests"] == "256 (default auto: 256 on a GPU)"
+    assert shown["--max-chunk-tokens"] == "8192 (default auto: 8192 on a GPU)"
+    assert shown["--compile-cache"] == "/kernels (default: TRITON_CACHE_DIR names it)"
     assert shown["--served-model-name"] == "tiny (default: the name of the folder)"
     assert shown["--context-length"] == "512 (default: the model's own limit)"
 

@@ -6,7 +6,12 @@ from typing import TypeVar
 import pytest
 
 from mizzen_worker.config.command_line import make_parser, parse_command_line
-from mizzen_worker.config.env import read_pod_environment
+from mizzen_worker.config.env import (
+    ENV_COMPILE_CACHE,
+    ENV_VISIBLE_GPUS,
+    PodEnvironment,
+    read_pod_environment,
+)
 from mizzen_worker.config.options import Role
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.data_parallel.settings import ControllerSettings
@@ -16,13 +21,15 @@ from mizzen_worker.scheduler.rank_settings import RankSettings
 
 Kind = TypeVar("Kind")
 
+_TWO_GPUS = ("--data-parallel-size", "2", "--device", "cuda")
 
-def _plan(role: Role, folder: Path, *flags: str) -> LaunchPlan:
+
+def _plan(role: Role, folder: Path, *flags: str, pod: PodEnvironment | None = None) -> LaunchPlan:
     (folder / "tiny.gguf").touch()
     parser = make_parser(role, description="", example="")
     return plan_launch(
         parse_command_line(parser, role, ["--model", str(folder), *flags]),
-        read_pod_environment({}),
+        pod or read_pod_environment({}),
         socket_folder=Path("/sockets"),
         instance_id="me",
         http_fd=None if role is Role.WORKER else 7,
@@ -59,7 +66,7 @@ def test_every_front_reaches_every_rank_and_has_its_own_detokenizer(tmp_path: Pa
 def test_ranks_of_a_worker_stand_behind_one_router_and_take_a_gpu_each(tmp_path: Path) -> None:
     plan = _plan(Role.WORKER, tmp_path, "--data-parallel-size", "2", "--device", "cuda")
     ranks, (controller,) = _of(plan, RankSettings), _of(plan, ControllerSettings)
-    assert [rank.engine.device for rank in ranks] == ["cuda:0", "cuda:1"]
+    assert [rank.engine.device for rank in ranks] == ["cuda", "cuda"]
     assert controller.ranks == tuple(rank.listen for rank in ranks)
     assert controller.listen == "tcp://127.0.0.1:30001"
     assert plan.drain.stages == (("rank-0", "rank-1"), ("controller",))
@@ -78,6 +85,33 @@ def test_a_lone_front_of_a_pod_fails_stop(
 ) -> None:
     plan = _plan(Role.TOKENIZER, tmp_path, *flags)
     assert {spec.is_restarted for spec in plan.specs} == {is_restarted}
+
+
+@pytest.mark.parametrize(("named", "visible"), [(None, ["0", "1"]), ("5,GPU-a,7", ["5", "GPU-a"])])
+def test_each_rank_sees_one_gpu_and_all_share_the_compiled_kernels(
+    tmp_path: Path, named: str | None, visible: list[str]
+) -> None:
+    environment = {"XDG_CACHE_HOME": "/c"} | ({} if named is None else {ENV_VISIBLE_GPUS: named})
+    plan = _plan(Role.SERVE, tmp_path, *_TWO_GPUS, pod=read_pod_environment(environment))
+    ranks = [spec.environment for spec in plan.specs if spec.kind == "rank"]
+    assert [rank[ENV_VISIBLE_GPUS] for rank in ranks] == visible
+    assert {rank[ENV_COMPILE_CACHE] for rank in ranks} == {"/c/mizzen/kernels"}
+    assert not any(spec.environment for spec in plan.specs if spec.kind != "rank")
+
+
+def test_a_lone_rank_keeps_the_gpus_it_was_given_and_the_cpu_needs_none(tmp_path: Path) -> None:
+    (rank,) = _plan(
+        Role.WORKER, tmp_path, "--device", "cuda:1", "--compile-cache", "/kernels"
+    ).specs
+    assert rank.environment == {ENV_COMPILE_CACHE: "/kernels"}
+    (rank,) = _plan(Role.WORKER, tmp_path).specs
+    assert rank.environment == {}
+
+
+def test_fewer_gpus_than_ranks_are_refused(tmp_path: Path) -> None:
+    pod = read_pod_environment({ENV_VISIBLE_GPUS: "3"})
+    with pytest.raises(ConfigError, match=r"2 ranks take a GPU each, and CUDA_.* names 3; name"):
+        _plan(Role.SERVE, tmp_path, *_TWO_GPUS, pod=pod)
 
 
 def test_one_gpu_for_several_ranks_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from mizzen_worker.config.env import default_compile_cache, process_environment
+from mizzen_worker.config.parse import AUTO
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.contracts.operator_names import (
@@ -27,6 +30,8 @@ from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
 _FLAG_LOG_FORMAT = "--log-format"
 _FLAG_OVERLAP = "--overlap"
+_FLAG_GRAPHS = "--cuda-graphs"
+_FLAG_COMPILE_CACHE = "--compile-cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +51,42 @@ def effective_values(configuration: Configuration) -> Mapping[str, Effective]:
         found[FLAG_SERVED_MODEL_NAME] = _of_model(model, _served_name)
     if FLAG_CONTEXT_LENGTH in given and given[FLAG_CONTEXT_LENGTH] is None:
         found[FLAG_CONTEXT_LENGTH] = _of_model(model, _context_length)
-    if given.get(FLAG_THREADS) == 0:
+    if FLAG_DEVICE in given:
+        found |= _of_engine(given)
+    for flag, resolved in configuration.values.items():
+        if resolved.reason:
+            value = None if resolved.value is None else str(resolved.value)
+            found[flag] = Effective(value=value, reason=resolved.reason)
+    if given[_FLAG_LOG_FORMAT] == AUTO:
+        is_json = is_json_wanted(AUTO)
+        found[_FLAG_LOG_FORMAT] = Effective(
+            value="json" if is_json else "text",
+            reason=f"standard error is {'no' if is_json else 'a'} terminal",
+        )
+    return found
+
+
+def _of_engine(given: Mapping[str, Any]) -> dict[str, Effective]:
+    """Options of an engine that its device or this machine settles."""
+    found: dict[str, Effective] = {}
+    is_gpu = given[FLAG_DEVICE].partition(":")[0] == "cuda"
+    place = "GPU" if is_gpu else "CPU"
+    for flag, on_cpu, on_gpu in (
+        (FLAG_DTYPE, "float32", "bfloat16"),
+        (_FLAG_OVERLAP, "off", "on"),
+        (_FLAG_GRAPHS, "off", "on"),
+    ):
+        if given[flag] == AUTO:
+            name = on_gpu if is_gpu else on_cpu
+            found[flag] = Effective(value=name, reason=f"{name} on a {place}")
+    if given[_FLAG_COMPILE_CACHE] is None:
+        folder, reason = default_compile_cache(process_environment())
+        found[_FLAG_COMPILE_CACHE] = Effective(value=str(folder), reason=reason)
+    if given[FLAG_THREADS] == 0:
         cores, num_ranks = len(os.sched_getaffinity(0)), given[FLAG_DATA_PARALLEL]
         shared = "" if num_ranks == 1 else f", shared by {num_ranks} ranks"
         found[FLAG_THREADS] = Effective(
             value=str(cores), reason=f"the cores of this machine{shared}"
-        )
-    if given.get(FLAG_DTYPE) == "auto":
-        is_gpu = given[FLAG_DEVICE].partition(":")[0] == "cuda"
-        name, place = ("bfloat16", "GPU") if is_gpu else ("float32", "CPU")
-        found[FLAG_DTYPE] = Effective(value=name, reason=f"{name} on a {place}")
-    if given.get(_FLAG_OVERLAP) == "auto":
-        is_gpu = given[FLAG_DEVICE].partition(":")[0] == "cuda"
-        name, place = ("on", "GPU") if is_gpu else ("off", "CPU")
-        found[_FLAG_OVERLAP] = Effective(value=name, reason=f"{name} on a {place}")
-    if given[_FLAG_LOG_FORMAT] == "auto":
-        is_json = is_json_wanted("auto")
-        found[_FLAG_LOG_FORMAT] = Effective(
-            value="json" if is_json else "text",
-            reason=f"standard error is {'no' if is_json else 'a'} terminal",
         )
     return found
 

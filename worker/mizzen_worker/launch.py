@@ -23,6 +23,7 @@ from mizzen_worker.http_api.server import listen, listen_privately, make_server
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.process_tree import LaunchPlan, plan_launch
 from mizzen_worker.supervision.admin import admin_app
+from mizzen_worker.supervision.health import SilenceLimits
 from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK, PodControl
 from mizzen_worker.supervision.progress import Announcer, Progress
 from mizzen_worker.supervision.socket_folder import socket_folder
@@ -74,7 +75,9 @@ async def _run(plan: LaunchPlan, listener: socket.socket, public: socket.socket 
         plan=plan.drain,
         clock=time.monotonic,
         environment=process_environment(),
-        stuck_limit_s=plan.admin.stuck_limit_s,
+        limits=SilenceLimits(
+            running_s=plan.admin.stuck_limit_s, loading_s=plan.admin.loading_limit_s
+        ),
         listeners=Listeners(on_report=on_report, on_drain=on_drain),
     )
     control = PodControl(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from mizzen_worker.config.env import PodEnvironment
+from mizzen_worker.config.env import ENV_COMPILE_CACHE, ENV_VISIBLE_GPUS, PodEnvironment
 from mizzen_worker.config.groups import (
     AdminOptions,
     EngineOptions,
@@ -83,7 +83,7 @@ def plan_launch(
         http = configuration.group(HttpOptions)
         read_access_keys(http.api_key_file, http.admin_key_file)  # each front keeps its own
     engine = configuration.group(EngineOptions)
-    _check_device(engine)
+    _check_device(engine, pod.visible_gpus)
     if engine.cache_events is not None:
         _check_events(engine.cache_events, wire, engine.data_parallel_size)
     served_name = model.served_model_name or default_model_name(
@@ -106,6 +106,8 @@ def plan_launch(
         curve_dir=None if wire.curve_dir is None else str(wire.curve_dir),
         log=log,
         http_fd=http_fd,
+        visible_gpus=pod.visible_gpus,
+        compile_cache=engine.compile_cache or pod.compile_cache,
     )
     role_to_specs = {
         Role.SERVE: tree.serve,
@@ -134,7 +136,15 @@ def _check_events(address: str, wire: WireOptions, num_ranks: int) -> None:
     replay_address(rank_events_address(address, num_ranks - 1))
 
 
-def _check_device(engine: EngineOptions) -> None:
+def _check_device(engine: EngineOptions, visible_gpus: tuple[str, ...] | None) -> None:
+    num_ranks = engine.data_parallel_size
+    is_short = visible_gpus is not None and len(visible_gpus) < num_ranks
+    if num_ranks > 1 and engine.device == "cuda" and is_short:
+        msg = (
+            f"{FLAG_DATA_PARALLEL}: {num_ranks} ranks take a GPU each, and {ENV_VISIBLE_GPUS} names"
+            f" {','.join(visible_gpus or ()) or 'none'}; name more of them or lower the flag"
+        )
+        raise ConfigError(msg)
     if engine.data_parallel_size > 1 and engine.device.startswith("cuda:"):
         msg = (
             f"{FLAG_DEVICE}: {engine.device} is one GPU and {FLAG_DATA_PARALLEL} is"
@@ -162,6 +172,8 @@ class _Tree:
     curve_dir: str | None
     log: ProcessLog
     http_fd: int | None
+    visible_gpus: tuple[str, ...] | None
+    compile_cache: Path
 
     def serve(self) -> tuple[ChildSpec, ...]:
         num_ranks = self.configuration.group(EngineOptions).data_parallel_size
@@ -223,11 +235,22 @@ class _Tree:
                     trace=self._trace(),
                 ),
                 is_restarted=is_restarted,
+                environment=self._environment_of(rank, len(listen), engine),
             )
             for rank, (name, address) in enumerate(
                 zip(_names(KIND_RANK, len(listen)), listen, strict=True)
             )
         )
+
+    def _environment_of(self, rank: int, num_ranks: int, engine: EngineOptions) -> dict[str, str]:
+        """What Triton and CUDA must know before they are loaded."""
+        if not engine.device.startswith("cuda"):
+            return {}
+        environment = {ENV_COMPILE_CACHE: str(self.compile_cache)}
+        if num_ranks > 1:
+            names = self.visible_gpus
+            environment[ENV_VISIBLE_GPUS] = str(rank) if names is None else names[rank]
+        return environment
 
     def _controller(self, listen: str, ranks: tuple[str, ...]) -> ChildSpec:
         return ChildSpec(

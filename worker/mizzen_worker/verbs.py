@@ -12,6 +12,7 @@ from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.completion import SHELLS, completion_script
 from mizzen_worker.config.env import process_environment, read_pod_environment
 from mizzen_worker.config.options import SERVING_ROLES, Role
+from mizzen_worker.config.parse import AUTO
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.drain import DRAIN_MODES
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
@@ -143,7 +144,8 @@ def _print_configuration(configuration: Configuration) -> int:
         value, why = _shown(resolved.value), resolved.source
         outcome = outcomes.get(flag)
         if outcome is not None:
-            given = "" if value == _ABSENT else f" {value}"
+            left = AUTO if resolved.reason else value
+            given = "" if left == _ABSENT else f" {left}"
             why = f"{why}{given}: {outcome.reason}"
             value = outcome.value or _ABSENT
         sys.stdout.write(f"{flag:<{width}}  {value}  ({why})\n")

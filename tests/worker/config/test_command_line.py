@@ -33,16 +33,35 @@ def test_flag_beats_file_beats_default(tmp_path: Path) -> None:
     assert sources["--page-size"] == "default"
 
 
+@pytest.mark.parametrize(
+    ("flags", "sizes"),
+    [
+        ((), (16384, 64, 512)),
+        (("--device", "cuda"), (None, 256, 8192)),
+        (("--device", "cuda:1", "--kv-tokens", "auto"), (None, 256, 8192)),
+        (("--device", "cuda", "--kv-tokens", "64", "--max-chunk-tokens", "32"), (64, 256, 32)),
+    ],
+)
+def test_the_device_decides_what_is_left_to_it(
+    flags: tuple[str, ...], sizes: tuple[int | None, int, int]
+) -> None:
+    engine = _parse(Role.SERVE, "m", *flags).group(EngineOptions)
+    assert (engine.kv_tokens, engine.max_running_requests, engine.max_chunk_tokens) == sizes
+
+
 def test_groups_of_other_roles_have_defaults() -> None:
     found = _parse(Role.TOKENIZER, "--model", "m", "--workers", "tcp://a:1, tcp://b:2")
     assert found.group(WireOptions).workers == ("tcp://a:1", "tcp://b:2")
     assert found.group(EngineOptions).page_size == 16
+    assert found.group(EngineOptions).max_running_requests == 64
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["m", "--kv-tokens", "x"], "--kv-tokens: 'x' cannot be used; it must be a whole number"),
+        (["m", "--kv-tokens", "1"], "it must be 16 or more, or auto"),
+        (["m", "--memory-fraction", "1.5"], "it must be a number from 0 to 1"),
         (["m", "--http-port", "70000"], "it must be 0 to 65535"),
         (["m", "--dtype", "int8"], "--dtype: 'int8' cannot be used; it must be one of auto"),
         (["m", "--tensor-parallel-size", "2"], "only 1 is served yet"),

@@ -14,9 +14,17 @@ from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.messages import ControlVerb, Fact, Reply
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.admin import admin_app
-from mizzen_worker.supervision.health import PodHealth, ProcessView, pod_health
+from mizzen_worker.supervision.health import (
+    PodHealth,
+    ProcessView,
+    SilenceLimits,
+    pod_health,
+    stuck_processes,
+)
 from mizzen_worker.supervision.pod_control import PodControl
 from mizzen_worker.supervision.progress import Announcer, Progress
+
+LIMITS = SilenceLimits(running_s=10, loading_s=100)
 
 
 def _process(
@@ -38,7 +46,7 @@ def _process(
 def _health(
     *processes: ProcessView, is_draining: bool = False, was_started: bool = False
 ) -> PodHealth:
-    return pod_health(processes, stuck_limit_s=10, is_draining=is_draining, was_started=was_started)
+    return pod_health(processes, limits=LIMITS, is_draining=is_draining, was_started=was_started)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +54,12 @@ def _health(
     [
         (_health(_process()), None, None, None),
         (_health(_process("loading", silent_s=99)), None, "rank is loading", "rank is loading"),
+        (
+            _health(_process("loading", silent_s=101)),
+            "silent for 101 s",
+            "rank is loading",
+            "rank is loading",
+        ),
         (_health(_process("waiting")), None, "rank is waiting", None),
         (_health(_process("failed")), None, "rank is failed", "rank is failed"),
         (_health(_process(silent_s=11)), "silent for 11 s", "silent for 11 s", None),
@@ -68,6 +82,22 @@ def test_health_table(
     for reason, expected in zip(found, (not_live, not_ready, not_started), strict=True):
         assert (reason is None) == (expected is None), found
         assert (expected or "") in (reason or "")
+
+
+@pytest.mark.parametrize(
+    ("process", "is_stuck"),
+    [
+        (_process(silent_s=11), True),
+        (_process("loading", silent_s=11), False),
+        (_process("loading", silent_s=101), True),
+        (_process("starting", silent_s=101), True),
+        (_process("loading", silent_s=101, is_running=False), False),
+    ],
+)
+def test_what_stands_still_is_stuck_also_before_it_is_ready(
+    process: ProcessView, *, is_stuck: bool
+) -> None:
+    assert stuck_processes([process], limits=LIMITS) == (("rank",) if is_stuck else ())
 
 
 @dataclass

@@ -14,6 +14,7 @@ from tests.worker.supervision.scripted_child import Script
 from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.supervision.child import ChildSpec
+from mizzen_worker.supervision.health import SilenceLimits
 from mizzen_worker.supervision.supervisor import DrainPlan, Listeners, Supervisor
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -126,7 +127,7 @@ def _supervisor(
         plan=DrainPlan(stages=(tuple(spec.name for spec in specs),)),
         clock=time.monotonic,
         environment={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'worker'}"},
-        stuck_limit_s=60,
+        limits=SilenceLimits(running_s=60, loading_s=60),
         listeners=Listeners(on_report=on_report),
     )
 

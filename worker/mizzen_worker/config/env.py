@@ -7,6 +7,7 @@ machine none is set.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import (
@@ -19,6 +20,10 @@ from mizzen_worker.contracts.operator_names import (
     ENV_NODE_RANK,
     ENV_ROLE,
 )
+
+ENV_COMPILE_CACHE = "TRITON_CACHE_DIR"
+"""Where Triton keeps what it compiled; the operator sets it too."""
+ENV_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,10 @@ class PodEnvironment:
     group_epoch: str
     instance_id: str
     cohort: str
+    visible_gpus: tuple[str, ...] | None
+    """None: all that there are."""
+    compile_cache: Path
+    """Where compiled kernels are kept unless a flag says where."""
 
     def log_fields(self) -> dict[str, str]:
         """Give what stands on each log line."""
@@ -43,6 +52,22 @@ class PodEnvironment:
 def process_environment() -> Mapping[str, str]:
     """Give the environment of this process, to hand to children or to read names from."""
     return dict(os.environ)
+
+
+def default_compile_cache(environment: Mapping[str, str]) -> tuple[Path, str]:
+    """Folder of compiled kernels where no flag names one, and why it is that one."""
+    named = environment.get(ENV_COMPILE_CACHE, "")
+    if named:
+        return Path(named), f"{ENV_COMPILE_CACHE} names it"
+    base = environment.get("XDG_CACHE_HOME", "")
+    folder = Path(base) if base else Path.home() / ".cache"
+    return folder / "mizzen" / "kernels", "in the user's cache folder"
+
+
+def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Names of the GPUs that this process may use; None where nobody restricts them."""
+    named = environment.get(ENV_VISIBLE_GPUS)
+    return None if named is None else tuple(name for name in named.split(",") if name)
 
 
 def read_pod_environment(environment: Mapping[str, str]) -> PodEnvironment:
@@ -67,6 +92,8 @@ def read_pod_environment(environment: Mapping[str, str]) -> PodEnvironment:
         group_epoch=environment.get(ENV_GROUP_EPOCH, ""),
         instance_id=environment.get(ENV_INSTANCE_ID, ""),
         cohort=environment.get(ENV_COHORT, ""),
+        visible_gpus=visible_gpus(environment),
+        compile_cache=default_compile_cache(environment)[0],
     )
 
 

@@ -39,6 +39,7 @@ class AdminOptions:
     drain_mode: str
     drain_deadline_s: float
     stuck_limit_s: float
+    loading_limit_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +54,12 @@ class WireOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """Sizes and types of a worker."""
+    """Sizes and types of a worker; ``kv_tokens`` None is found out when it starts."""
 
     context_length: int | None
     page_size: int
-    kv_tokens: int
+    kv_tokens: int | None
+    memory_fraction: float
     max_running_requests: int
     max_queued_requests: int
     schedule_policy: str
@@ -67,6 +69,8 @@ class EngineOptions:
     cache_events: str | None
     max_chunk_tokens: int
     overlap: str
+    cuda_graphs: str
+    compile_cache: Path | None
     dtype: str
     load_format: str
     deterministic: bool

@@ -42,6 +42,17 @@ Group = type[ModelOptions | HttpOptions | AdminOptions | WireOptions | EngineOpt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceDefaults:
+    """What the word ``auto`` comes to on a kind of device, as text.
+
+    ``cuda`` None stays None: known when the GPU's memory was measured.
+    """
+
+    cpu: str
+    cuda: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option. Its file key is the flag without dashes in front."""
 
@@ -56,6 +67,8 @@ class Option:
     choices: tuple[str, ...] = ()
     is_switch: bool = False
     is_required: bool = False
+    by_device: DeviceDefaults | None = None
+    """What ``auto`` comes to; the parser takes that word for None."""
 
     @property
     def key(self) -> str:
@@ -72,6 +85,7 @@ class _Rest(TypedDict, total=False):
     choices: tuple[str, ...]
     is_switch: bool
     is_required: bool
+    by_device: DeviceDefaults
 
 
 def _option(
@@ -171,6 +185,12 @@ OPTIONS: tuple[Option, ...] = (
         metavar="SECONDS", field="stuck_limit_s",
     ),
     _option(
+        "--loading-limit", AdminOptions, parse.seconds(1), "600",
+        "seconds that a process may take to start, and then to load, without any progress: it is"
+        " ended like one that is stuck",
+        metavar="SECONDS", field="loading_limit_s",
+    ),
+    _option(
         names.FLAG_LISTEN, WireOptions, parse.text, f"tcp://127.0.0.1:{names.PORT_WORKER}",
         "address of this worker's socket for tokenizers", roles=frozenset({Role.WORKER}),
         metavar="ADDRESS",
@@ -200,13 +220,20 @@ OPTIONS: tuple[Option, ...] = (
         "positions in one page of KV memory", roles=_ENGINE, metavar="TOKENS",
     ),
     _option(
-        names.FLAG_KV_TOKENS, EngineOptions, parse.number(16), "16384",
-        "positions of KV memory, shared by live requests and the prefix cache", roles=_ENGINE,
-        metavar="TOKENS",
+        names.FLAG_KV_TOKENS, EngineOptions, parse.auto_or(parse.number(16)), parse.AUTO,
+        "positions of KV memory, shared by live requests and the prefix cache; auto is 16384 on a"
+        " CPU, and on a GPU what weights and the largest step leave of --memory-fraction",
+        roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="16384", cuda=None),
     ),
     _option(
-        names.FLAG_MAX_RUNNING, EngineOptions, parse.number(1, 4096), "64",
-        "requests that run at once; more wait in the queue", roles=_ENGINE, metavar="COUNT",
+        "--memory-fraction", EngineOptions, parse.share, "0.9",
+        "share of a GPU's memory that a rank may fill, with everything: weights, steps, graphs, KV",
+        roles=_ENGINE, metavar="SHARE",
+    ),
+    _option(
+        names.FLAG_MAX_RUNNING, EngineOptions, parse.auto_or(parse.number(1, 4096)), parse.AUTO,
+        "requests that run at once, more wait in the queue; auto is 64 on a CPU and 256 on a GPU",
+        roles=_ENGINE, metavar="COUNT", by_device=DeviceDefaults(cpu="64", cuda="256"),
     ),
     _option(
         "--max-queued-requests", EngineOptions, parse.number(1), "1024",
@@ -239,14 +266,26 @@ OPTIONS: tuple[Option, ...] = (
         roles=_ENGINE, metavar="ADDRESS",
     ),
     _option(
-        "--max-chunk-tokens", EngineOptions, parse.number(16), "512",
-        "prompt tokens computed in one step; larger is faster alone, smaller smoother together",
-        roles=_ENGINE, metavar="TOKENS",
+        "--max-chunk-tokens", EngineOptions, parse.auto_or(parse.number(16)), parse.AUTO,
+        "prompt tokens computed in one step; larger is faster alone, smaller smoother together;"
+        " auto is 512 on a CPU and 8192 on a GPU",
+        roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="512", cuda="8192"),
     ),
     _choice(
         "--overlap", EngineOptions, ("auto", "on", "off"),
         "plan and launch a step while the one before it runs; auto is on for cuda and off for cpu, "
         "where a launch waits for its step", _ENGINE,
+    ),
+    _choice(
+        "--cuda-graphs", EngineOptions, ("auto", "on", "off"),
+        "replay decode steps as CUDA graphs instead of launching kernel after kernel; auto is on"
+        " for cuda", _ENGINE,
+    ),
+    _option(
+        "--compile-cache", EngineOptions, parse.path, None,
+        "folder in which compiled GPU kernels are kept for the next start; TRITON_CACHE_DIR, else"
+        " mizzen/kernels in the user's cache folder, when left out",
+        roles=_ENGINE, metavar="FOLDER",
     ),
     _choice(
         names.FLAG_DTYPE, EngineOptions, ("auto", "float32", "bfloat16"),

@@ -9,6 +9,8 @@ from typing import Any
 
 Parser = Callable[[str], Any]
 
+AUTO = "auto"
+
 
 def text(value: str) -> str:
     """Take any text that is not empty."""
@@ -47,6 +49,21 @@ def number(least: int, most: int | None = None) -> Parser:
         return parsed
 
     return parse
+
+
+def auto_or(parse: Parser) -> Parser:
+    """Make a parser that takes the word auto too; it means None."""
+
+    def parse_or_auto(value: str) -> Any:
+        if value == AUTO:
+            return None
+        try:
+            return parse(value)
+        except ValueError as error:
+            msg = f"{error}, or {AUTO}"
+            raise ValueError(msg) from None
+
+    return parse_or_auto
 
 
 def seconds(least: float = 0.0) -> Parser:

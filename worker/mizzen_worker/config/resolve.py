@@ -1,12 +1,12 @@
 """Owns which source of an option wins, and remembers it; owns no table and no reading of files.
 
-Order: flag, then configuration file, then default. Values of the environment are not options: the
-operator's names are read in ``env.py``. Pure.
+Order: flag, then configuration file, then default; where that is ``auto``, the device. Values of
+the environment are not options: the operator's names are read in ``env.py``. Pure.
 """
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from mizzen_worker.config.foreign_names import FOREIGN_TO_OWN
@@ -20,6 +20,9 @@ from mizzen_worker.config.groups import (
 )
 from mizzen_worker.config.options import OPTIONS, Option, Role, options_of
 from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.contracts.operator_names import FLAG_DEVICE
+
+_CPU, _CUDA = "cpu", "cuda"
 
 GroupT = TypeVar(
     "GroupT", ModelOptions, HttpOptions, AdminOptions, WireOptions, EngineOptions, LogOptions
@@ -33,6 +36,8 @@ class ResolvedValue:
     option: Option
     value: Any
     source: str
+    reason: str = ""
+    """Why ``auto`` came to this value, where the device decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,7 @@ class Configuration:
         fields = {
             option.field: self.values[option.flag].value
             if option.flag in self.values
-            else _default(option)
+            else _default_on(option, _CPU)
             for option in OPTIONS
             if option.group is kind
         }
@@ -64,9 +69,10 @@ def resolve(
         if key not in known:
             msg = f"{file_name}: {key!r} is no option of {role.value}{did_you_mean(key, known)}"
             raise ConfigError(msg)
+    values = {option.flag: _resolve(option, flags, file, file_name) for option in taken}
+    device = values[FLAG_DEVICE].value.partition(":")[0] if FLAG_DEVICE in values else _CPU
     return Configuration(
-        role=role,
-        values={option.flag: _resolve(option, flags, file, file_name) for option in taken},
+        role=role, values={flag: _settled(value, device) for flag, value in values.items()}
     )
 
 
@@ -104,3 +110,22 @@ def _parsed(option: Option, text: str, source: str) -> ResolvedValue:
 
 def _default(option: Option) -> Any:
     return None if option.default is None else option.parser(option.default)
+
+
+def _default_on(option: Option, device: str) -> Any:
+    value = ResolvedValue(option=option, value=_default(option), source="default")
+    return _settled(value, device).value
+
+
+def _settled(resolved: ResolvedValue, device: str) -> ResolvedValue:
+    """Let the kind of device decide what was left to it."""
+    option = resolved.option
+    if option.by_device is None or resolved.value is not None:
+        return resolved
+    if device != _CUDA:
+        text, reason = option.by_device.cpu, f"{option.by_device.cpu} on a CPU"
+    elif option.by_device.cuda is not None:
+        text, reason = option.by_device.cuda, f"{option.by_device.cuda} on a GPU"
+    else:
+        return replace(resolved, reason="measured on the GPU at the start")
+    return replace(resolved, value=option.parser(text), reason=reason)

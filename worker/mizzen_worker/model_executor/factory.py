@@ -1,8 +1,12 @@
-"""Owns building a runner from options: weights, pool, attention, forward; runs no step."""
+"""Owns building a runner from options: weights, then a pool in what is left, attention, forward.
+
+On a GPU the size of the pool is found out by running a step (``memory_profile.py``).
+"""
 
 import enum
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -20,15 +24,24 @@ from mizzen_worker.layers.native_operations import (
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.memory.plan import require_room_for_weights
 from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest, size_pool
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.one_token_forward import OneTokenForward
 from mizzen_worker.model_executor.weights.checkpoint import Checkpoint, open_checkpoint
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.parameter_count import parameter_count
 from mizzen_worker.models.registry import build_model
 
 logger = logging.getLogger(__name__)
+
+ForwardMaker = Callable[[DevicePool], Forward]
+"""Puts loaded weights to work on a pool."""
+
+_NUM_GRAPHS = 40
+"""Decode steps that are captured, about."""
 
 
 class ComputeType(enum.Enum):
@@ -56,15 +69,16 @@ class WeightFormat(enum.Enum):
 class RunnerOptions:
     """What ``load_runner`` needs.
 
-    ``kv_tokens`` is rounded down to whole pages; ``context_length`` None means the model's;
-    ``num_threads`` 0 leaves torch's own choice; ``device`` is ``cpu`` or ``cuda[:index]``.
+    ``kv_tokens`` is rounded down to whole pages; None takes what ``memory_fraction`` of a GPU
+    leaves beside weights and a step of ``max_chunk_tokens``. ``context_length`` None means the
+    model's; ``num_threads`` 0 leaves torch's own choice; ``device`` is ``cpu`` or ``cuda[:index]``.
     ``instruction_set`` names one of the native library's, None the best that there is.
     ``is_deterministic``: logits depend on a request's own tokens only, to the last bit. The native
     kernels always hold to that; plain torch then computes one token at a time.
     """
 
     model: Path
-    kv_tokens: int
+    kv_tokens: int | None
     page_size: int
     max_slots: int
     context_length: int | None = None
@@ -74,6 +88,9 @@ class RunnerOptions:
     device: str = "cpu"
     instruction_set: str | None = None
     is_deterministic: bool = False
+    max_chunk_tokens: int = 8192
+    memory_fraction: float = 0.9
+    uses_graphs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +120,8 @@ def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if is_bfloat16 else torch.float32
 
 
-def _limits(options: RunnerOptions, facts: ModelFacts) -> RunnerLimits:
+def _limits(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> RunnerLimits:
+    """``num_pages`` is 1 where it will be measured."""
     context_length = options.context_length or facts.context_length
     if context_length > facts.context_length:
         message = (
@@ -111,7 +129,11 @@ def _limits(options: RunnerOptions, facts: ModelFacts) -> RunnerLimits:
             "use at most that"
         )
         raise ConfigError(message)
-    num_pages = options.kv_tokens // options.page_size
+    is_measured = options.kv_tokens is None
+    if is_measured and device.type == "cpu":
+        message = "KV memory on a CPU is not measured; give --kv-tokens"
+        raise ConfigError(message)
+    num_pages = 1 if options.kv_tokens is None else options.kv_tokens // options.page_size
     if num_pages < 1 or options.max_slots < 1:
         message = (
             f"{options.kv_tokens} KV tokens in pages of {options.page_size} for "
@@ -156,68 +178,106 @@ def _reason_for_torch(
     return f"head size {head_dim} is not a multiple of 16" if head_dim % 16 else None
 
 
-def _build_native(
-    checkpoint: Checkpoint, pool: DevicePool, settings: NativeSettings, progress: ProgressCallback
-) -> Forward:
+def _load_native(
+    checkpoint: Checkpoint, settings: NativeSettings, progress: ProgressCallback
+) -> ForwardMaker:
     """Packed weights and one native call per step."""
     weights = checkpoint.open_weights(progress)
     model = build_model(checkpoint.facts, weights.source, NativeWeightPreparer())
     weights.finish()
-    recorder = NativeRecorder(pool, settings.num_heads)
-    model.forward(recorder)
-    return NativeStepProgram(recorder, pool, settings)
+
+    def make(pool: DevicePool) -> Forward:
+        recorder = NativeRecorder(pool, settings.num_heads)
+        model.forward(recorder)
+        return NativeStepProgram(recorder, pool, settings)
+
+    return make
 
 
-def _build_forward(
+def _load_torch(
     options: RunnerOptions,
     checkpoint: Checkpoint,
-    pool: DevicePool,
+    device: torch.device,
     context_length: int,
     progress: ProgressCallback,
-) -> Forward:
-    """Native where it fits, else eager torch with dense weights in the pool's dtype."""
-    keys = pool.keys(0)
-    instruction_set = _instruction_set(options, checkpoint.facts, keys.device)
-    if instruction_set is not None:
-        num_threads = torch.get_num_threads()
-        # What is left to torch is small (sampling), and its pool spins on the cores of the crew.
-        torch.set_num_threads(1)
-        settings = NativeSettings(
-            instruction_set=instruction_set,
-            num_threads=num_threads,
-            num_heads=checkpoint.facts.shape.num_heads,
-            table=rotary_table(checkpoint.facts.rotary, context_length),
-            eps=checkpoint.facts.rms_norm_eps,
-        )
-        return _build_native(checkpoint, pool, settings, progress)
+) -> ForwardMaker:
+    """Dense weights and one torch call after the other."""
+    facts = checkpoint.facts
     weights = checkpoint.open_weights(progress)
-    prepare = TorchWeightPreparer(keys.dtype, keys.device)
-    model = build_model(checkpoint.facts, weights.source, prepare)
+    prepare = TorchWeightPreparer(_dtype(options, device), device)
+    model = build_model(facts, weights.source, prepare)
     weights.finish()
-    table = rotary_table(checkpoint.facts.rotary, context_length).to(keys.device)
-    eager = EagerForward(
-        model, pool, TorchNativeAttention(pool), table, checkpoint.facts.rms_norm_eps
+    table = rotary_table(facts.rotary, context_length).to(device)
+
+    def make(pool: DevicePool) -> Forward:
+        eager = EagerForward(model, pool, TorchNativeAttention(pool), table, facts.rms_norm_eps)
+        return OneTokenForward(eager) if options.is_deterministic else eager
+
+    return make
+
+
+def _load(
+    options: RunnerOptions,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    context_length: int,
+    progress: ProgressCallback,
+) -> ForwardMaker:
+    """Weights for the native kernels where these fit, else for eager torch."""
+    instruction_set = _instruction_set(options, checkpoint.facts, device)
+    if instruction_set is None:
+        return _load_torch(options, checkpoint, device, context_length, progress)
+    num_threads = torch.get_num_threads()
+    # What is left to torch is small (sampling), and its pool spins on the cores of the crew.
+    torch.set_num_threads(1)
+    settings = NativeSettings(
+        instruction_set=instruction_set,
+        num_threads=num_threads,
+        num_heads=checkpoint.facts.shape.num_heads,
+        table=rotary_table(checkpoint.facts.rotary, context_length),
+        eps=checkpoint.facts.rms_norm_eps,
     )
-    return OneTokenForward(eager) if options.is_deterministic else eager
+    return _load_native(checkpoint, settings, progress)
 
 
-def _build_pool(
-    facts: ModelFacts, limits: RunnerLimits, dtype: torch.dtype, device: torch.device
-) -> DevicePool:
-    shape = PoolShape(
+def _pool_shape(facts: ModelFacts, limits: RunnerLimits) -> PoolShape:
+    return PoolShape(
         num_layers=facts.shape.num_layers,
         num_pages=limits.num_pages,
         page_size=limits.page_size,
         num_kv_heads=facts.shape.num_kv_heads,
         head_dim=facts.shape.head_dim,
     )
+
+
+def _build_pool(shape: PoolShape, dtype: torch.dtype, device: torch.device) -> DevicePool:
     try:
         return DevicePool(shape, dtype, device)
     except RuntimeError as error:
         message = (
-            f"no memory for {limits.num_pages} KV pages of {limits.page_size} tokens ({error}); "
+            f"no memory for {shape.num_pages} KV pages of {shape.page_size} tokens ({error}); "
             "lower --kv-tokens"
         )
+        raise ModelLoadError(message) from error
+
+
+def _load_on_gpu(
+    options: RunnerOptions,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    context_length: int,
+    progress: ProgressCallback,
+) -> ForwardMaker:
+    dtype = _dtype(options, device)
+    require_room_for_weights(
+        weights_bytes=parameter_count(checkpoint.facts) * dtype.itemsize,
+        free_bytes=torch.cuda.mem_get_info(device)[0],
+        dtype=str(dtype).removeprefix("torch."),
+    )
+    try:
+        return _load(options, checkpoint, device, context_length, progress)
+    except torch.OutOfMemoryError as error:
+        message = f"the weights do not fit: {error}; take a GPU with more memory"
         raise ModelLoadError(message) from error
 
 
@@ -234,7 +294,25 @@ def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedMod
         is_dummy=options.weight_format is WeightFormat.DUMMY,
         dummy_device=device,
     )
-    limits = _limits(options, checkpoint.facts)
-    pool = _build_pool(checkpoint.facts, limits, _dtype(options, device), device)
-    forward = _build_forward(options, checkpoint, pool, limits.context_length, progress)
-    return LoadedModel(runner=ModelRunner(forward, limits, device), facts=checkpoint.facts)
+    facts = checkpoint.facts
+    limits = _limits(options, facts, device)
+    load = _load if device.type == "cpu" else _load_on_gpu
+    make_forward = load(options, checkpoint, device, limits.context_length, progress)
+
+    def make_runner(limits: RunnerLimits) -> ModelRunner:
+        pool = _build_pool(_pool_shape(facts, limits), _dtype(options, device), device)
+        return ModelRunner(make_forward(pool), limits, device)
+
+    if device.type != "cpu":
+        dtype = _dtype(options, device)
+        request = SizingRequest(
+            limits=limits,
+            max_new_tokens=options.max_chunk_tokens,
+            page_bytes=_pool_shape(facts, limits).page_values * dtype.itemsize,
+            kv_tokens=options.kv_tokens,
+            fraction=options.memory_fraction,
+            num_graphs=_NUM_GRAPHS if options.uses_graphs else 0,
+        )
+        num_pages = size_pool(request, CudaMeter(device), make_runner)
+        limits = replace(limits, num_pages=num_pages)
+    return LoadedModel(runner=make_runner(limits), facts=facts)

@@ -21,6 +21,9 @@ def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
         num_threads=engine.threads
         or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
         device=engine.device,
+        max_chunk_tokens=engine.max_chunk_tokens,
+        memory_fraction=engine.memory_fraction,
+        uses_graphs=engine.cuda_graphs != "off",
     )
 
 

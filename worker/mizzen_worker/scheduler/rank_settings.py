@@ -25,10 +25,12 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rank_share(engine: EngineOptions, *, rank: int, num_ranks: int) -> EngineOptions:
-    """Give one of several ranks its own device, place for events and share of threads."""
+    """Give one of several ranks its own place for events and share of threads.
+
+    Its GPU is the only one that it sees, so ``cuda`` is right for each.
+    """
     threads = 0 if engine.threads == 0 else max(1, engine.threads // num_ranks)
-    device = f"cuda:{rank}" if engine.device == "cuda" and num_ranks > 1 else engine.device
     events = engine.cache_events
     if events is not None:
         events = rank_events_address(events, rank)
-    return replace(engine, device=device, threads=threads, cache_events=events)
+    return replace(engine, threads=threads, cache_events=events)

@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildSpec:
-    """What to run: a module's ``main``, the configuration and the descriptors it is given."""
+    """What to run: a module's ``main``, the configuration and the descriptors it is given.
+
+    ``environment`` is added to the launcher's own.
+    """
 
     name: str
     kind: str
@@ -30,6 +33,7 @@ class ChildSpec:
     configuration: msgspec.Struct
     is_restarted: bool
     inherited_fds: tuple[int, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class Child:
@@ -45,7 +49,7 @@ class Child:
     ) -> None:
         self._spec = spec
         self._clock = clock
-        self._environment = dict(environment)
+        self._environment = {**environment, **spec.environment}
         self._on_report = on_report
         self._link: ChildLink | None = None
         self._process: asyncio.subprocess.Process | None = None

@@ -28,8 +28,25 @@ UNSTARTED_STATES = frozenset({"starting", "loading", "failed"})
 """A process in one of these holds no work."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceLimits:
+    """Seconds without a sign of life: of a loop that turned once, and of what starts or loads."""
+
+    running_s: float
+    loading_s: float
+
+    def is_exceeded_by(self, process: ProcessView) -> bool:
+        """Tell whether a process that runs has been silent for too long."""
+        is_unstarted = process.state in UNSTARTED_STATES
+        return process.silent_s > (self.loading_s if is_unstarted else self.running_s)
+
+
 def pod_health(
-    processes: Iterable[ProcessView], *, stuck_limit_s: float, is_draining: bool, was_started: bool
+    processes: Iterable[ProcessView],
+    *,
+    limits: SilenceLimits,
+    is_draining: bool,
+    was_started: bool,
 ) -> PodHealth:
     """Judge a pod. A process that is starting or being started again is not ready, but alive."""
     why_not_live: str | None = None
@@ -46,13 +63,12 @@ def pod_health(
             reason = f"{process.name} is {process.state}"
             why_not_ready = why_not_ready or reason
             why_not_started = why_not_started or reason
-        else:
-            if process.state != "ready":
-                why_not_ready = why_not_ready or f"{process.name} is {process.state}"
-            if process.silent_s > stuck_limit_s:
-                reason = f"{process.name} has been silent for {process.silent_s:.0f} s"
-                why_not_live = why_not_live or reason
-                why_not_ready = why_not_ready or reason
+        elif process.state != "ready":
+            why_not_ready = why_not_ready or f"{process.name} is {process.state}"
+        if process.is_running and limits.is_exceeded_by(process):
+            reason = f"{process.name} has been silent for {process.silent_s:.0f} s"
+            why_not_live = why_not_live or reason
+            why_not_ready = why_not_ready or reason
     return PodHealth(
         why_not_live=why_not_live,
         why_not_ready=why_not_ready,
@@ -60,12 +76,10 @@ def pod_health(
     )
 
 
-def stuck_processes(processes: Iterable[ProcessView], *, stuck_limit_s: float) -> tuple[str, ...]:
-    """Name the running processes whose loop began and has not turned for longer than the limit."""
+def stuck_processes(processes: Iterable[ProcessView], *, limits: SilenceLimits) -> tuple[str, ...]:
+    """Name the running processes that have shown no sign of life for longer than their limit."""
     return tuple(
         process.name
         for process in processes
-        if process.is_running
-        and process.state not in UNSTARTED_STATES
-        and process.silent_s > stuck_limit_s
+        if process.is_running and limits.is_exceeded_by(process)
     )

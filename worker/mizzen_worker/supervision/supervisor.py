@@ -1,9 +1,10 @@
 """Owns the set of a pod's processes: start, watch, restart or fail stop, drain; owns no tree.
 
 Invariants: every process has one spec; a process whose spec says so is started again after a death,
-any other death ends all; what cannot be started counts as dead; a process whose loop stands still
-for too long is ended, which is a death like any other; after ``drain`` deaths are expected and
-nothing is started any more; ``run`` returns only when nothing of the set runs any more.
+any other death ends all; what cannot be started counts as dead; a process that stands still for too
+long, in its loop or before it, is ended, which is a death like any other; after ``drain`` deaths
+are expected and nothing is started any more; ``run`` returns only when nothing of the set runs any
+more.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from mizzen_worker.supervision.health import (
     UNSTARTED_STATES,
     PodHealth,
     ProcessView,
+    SilenceLimits,
     pod_health,
     stuck_processes,
 )
@@ -63,15 +65,15 @@ class Supervisor:
         plan: DrainPlan,
         clock: Callable[[], float],
         environment: Mapping[str, str],
-        stuck_limit_s: float,
+        limits: SilenceLimits,
         listeners: Listeners,
     ) -> None:
-        """``plan`` names every spec; ``stuck_limit_s`` bounds how long a loop may stand still."""
+        """``plan`` names every spec; ``limits`` bound how long a process may stand still."""
         self._specs = {spec.name: spec for spec in specs}
         self._plan = plan
         self._clock = clock
         self._environment = environment
-        self._stuck_limit_s = stuck_limit_s
+        self._limits = limits
         self._listeners = listeners
         self._recorder = Recorder("launcher")
         self._aggregate = Aggregate()
@@ -110,7 +112,7 @@ class Supervisor:
         """See ``Pod``; changes nothing."""
         return pod_health(
             self._views(),
-            stuck_limit_s=self._stuck_limit_s,
+            limits=self._limits,
             is_draining=self._is_draining,
             was_started=self._was_started,
         )
@@ -240,7 +242,7 @@ class Supervisor:
             await asyncio.sleep(_WATCH_S)
             if self._clock() - looks_at_s > _WATCH_S:
                 continue
-            for name in stuck_processes(self._views(), stuck_limit_s=self._stuck_limit_s):
+            for name in stuck_processes(self._views(), limits=self._limits):
                 logger.error("process is stuck, ending it", extra={"child": name})
                 self._recorder.count(PROCESS_STUCK, 1, name)
                 self._children[name].kill()

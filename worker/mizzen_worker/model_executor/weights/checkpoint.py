@@ -15,7 +15,8 @@ from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 from mizzen_worker.model_executor.weights.progress import ByteProgress, ProgressCallback
 from mizzen_worker.model_executor.weights.safetensors_source import SafetensorsSource
 from mizzen_worker.model_executor.weights.weight_files import weight_files
-from mizzen_worker.models.model_facts import ModelFacts, ModelShape
+from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.parameter_count import parameter_count
 from mizzen_worker.models.weight_source import WeightSource
 from mizzen_worker.vocabulary.model_path import find_gguf
 
@@ -67,25 +68,11 @@ def _open_folder(folder: Path) -> Checkpoint:
     return Checkpoint(facts=read_folder_facts(folder, has_weights=True), open_weights=open_weights)
 
 
-def _dummy_bytes(shape: ModelShape, *, is_tied: bool) -> int:
-    """Float32 bytes of all matrices of a decoder."""
-    query_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    rows = shape.num_layers * (2 * query_size + 2 * kv_size)
-    rows += shape.vocab_size * (1 if is_tied else 2)
-    num_dense = shape.num_layers
-    if shape.experts is not None:
-        num_dense -= len(shape.experts.layers)
-        expert = 1 + 3 * shape.experts.intermediate_size
-        rows += len(shape.experts.layers) * shape.experts.num_experts * expert
-    return 4 * shape.hidden_size * (rows + num_dense * 3 * shape.intermediate_size)
-
-
 def _open_dummy(folder: Path, device: torch.device) -> Checkpoint:
     facts = read_folder_facts(folder, has_weights=False)
 
     def open_weights(callback: ProgressCallback) -> OpenWeights:
-        total = _dummy_bytes(facts.shape, is_tied=facts.tie_embeddings)
-        progress = ByteProgress(total, callback)
+        progress = ByteProgress(4 * parameter_count(facts), callback)
         return OpenWeights(source=DummySource(progress, device), finish=progress.finish)
 
     return Checkpoint(facts=facts, open_weights=open_weights)
