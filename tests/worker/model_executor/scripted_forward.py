@@ -6,6 +6,7 @@ another row change what is sampled. Rows can be spoiled.
 
 import numpy as np
 import torch
+from tests.worker.model_executor.rerun_graphs import RerunGraphs, captured_again
 
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.memory.forward_batch import ForwardBatch
@@ -51,8 +52,9 @@ def scripted_runner(
     context_length: int = 256,
     num_pages: int | None = None,
     device: str = "cpu",
+    graphs: RerunGraphs | None = None,
 ) -> tuple[ModelRunner, ScriptedForward]:
-    """A real runner on a scripted forward."""
+    """A real runner on a scripted forward; decode steps are captured ones with ``graphs``."""
     limits = RunnerLimits(
         max_slots=max_slots,
         num_pages=num_pages or max_slots * context_length // 4,
@@ -61,4 +63,7 @@ def scripted_runner(
         vocab_size=vocab_size,
     )
     forward = ScriptedForward(vocab_size, device=device)
-    return ModelRunner(forward, limits, torch.device(device)), forward
+    make = None if graphs is None else captured_again(forward, limits, graphs)
+    runner = ModelRunner(forward, limits, torch.device(device), make_captured=make)
+    runner.warm_up(lambda done, total: None)
+    return runner, forward

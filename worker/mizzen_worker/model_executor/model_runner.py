@@ -14,6 +14,11 @@ from mizzen_worker.contracts.batch import Int64Array, PendingStep, RunnerLimits,
 from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.batch_check import require_sound
+from mizzen_worker.model_executor.captured_steps import (
+    CapturedSteps,
+    MakeCapturedSteps,
+    ProgressCallback,
+)
 from mizzen_worker.model_executor.device_link import (
     DeviceLink,
     StagedStep,
@@ -23,8 +28,14 @@ from mizzen_worker.model_executor.device_link import (
 from mizzen_worker.model_executor.forward import Forward
 from mizzen_worker.model_executor.launched_step import FinitenessWatch, LaunchedStep, ScoreLayout
 from mizzen_worker.model_executor.pass_inputs import PassInputs, pack_pass, unpack_pass
-from mizzen_worker.model_executor.slot_sampling import SampledRows, SlotSampling, unpack_sampling
+from mizzen_worker.model_executor.slot_sampling import (
+    SampledRows,
+    SlotSampling,
+    Tail,
+    unpack_sampling,
+)
 from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_passes import ModelPass, plan_passes
 from mizzen_worker.sampler.sampler import sample
 from mizzen_worker.sampler.scores import Scores, join_scores, score
@@ -53,8 +64,12 @@ class ModelRunner:
         limits: RunnerLimits,
         device: torch.device,
         link: DeviceLink | None = None,
+        make_captured: MakeCapturedSteps | None = None,
     ) -> None:
-        """``link`` None takes the one that fits the device."""
+        """``link`` None takes the one that fits the device.
+
+        With ``make_captured``, steps run as captured ones, once ``warm_up`` has been called.
+        """
         self._forward = forward
         self._limits = limits
         self._device = device
@@ -62,6 +77,10 @@ class ModelRunner:
         self._sampling = SlotSampling(limits.max_slots, limits.vocab_size)
         self._link = link or link_to(device)
         self._watch = FinitenessWatch()
+        self._table = None if make_captured is None else SlotTable(limits.max_slots, device)
+        self._captured: CapturedSteps | None = None
+        if make_captured is not None and self._table is not None:
+            self._captured = make_captured(self._slots, self._table)
         is_native = device.type == "cpu" and INSTRUCTION_SETS
         self._instruction_set = INSTRUCTION_SETS[0] if is_native else None
 
@@ -70,18 +89,49 @@ class ModelRunner:
         """See ``Runner``."""
         return self._limits
 
+    def warm_up(self, progress: ProgressCallback) -> None:
+        """Capture what can be, before the first step; ``progress`` takes (done, all)."""
+        if self._captured is not None:
+            with torch.inference_mode():
+                self._captured.capture(progress)
+
     def launch(self, batch: ScheduleBatch) -> PendingStep:
         """See ``Runner``."""
         require_sound(batch, self._limits)
         try:
             with torch.inference_mode():
-                step = self._pack(batch)
-                staged = step.pack.unpack(self._link.upload(step.pack.words()))
-                self._slots.change(staged)
-                download = self._link.download(self._run(step, staged))
+                if self._captured is not None and self._captured.can_launch(batch):
+                    tail = self._sampling.tail(batch.decodes)
+                    if tail is not Tail.UNFIT:
+                        return self._launch_captured(self._captured, batch, tail)
+                return self._launch_eagerly(batch)
         except RuntimeError as error:
             message = f"step {batch.step} failed on the device: {error}"
             raise DeviceError(message) from error
+
+    def _launch_eagerly(self, batch: ScheduleBatch) -> LaunchedStep:
+        step = self._pack(batch)
+        staged = step.pack.unpack(self._link.upload(step.pack.words()))
+        self._slots.change(staged)
+        if self._table is not None:
+            self._table.change(staged)
+        download = self._link.download(self._run(step, staged))
+        return LaunchedStep(batch.step, download, step.layout, self._watch)
+
+    def _launch_captured(
+        self, captured: CapturedSteps, batch: ScheduleBatch, tail: Tail
+    ) -> LaunchedStep:
+        """A captured step; where that ends with its logits, the rest of it follows eagerly."""
+        launched = captured.launch(batch, tail)
+        if launched.logits is None:
+            num_rows = len(batch.decodes.slots)
+            layout = ScoreLayout(num_sampled=num_rows, sampled=None, prompt=())
+            return LaunchedStep(batch.step, launched.outcome, layout, self._watch)
+        pack = StepPack()
+        step = self._pack_sampling(pack, batch, ())
+        staged = pack.unpack(self._link.upload(pack.words()))
+        outcome, scores = self._sample(step, staged, launched.logits)
+        download = self._link.download(_outputs(outcome, scores))
         return LaunchedStep(batch.step, download, step.layout, self._watch)
 
     def _pack(self, batch: ScheduleBatch) -> _PackedStep:
@@ -91,7 +141,15 @@ class ModelRunner:
             self._sampling.enter(init)
             self._slots.tallies.enter(init)
         self._slots.pack_changes(pack, batch.slot_inits, batch.page_writes)
+        if self._table is not None and batch.slot_inits:
+            self._table.pack(pack, self._sampling.columns(batch.slot_inits))
         passes = plan_passes(batch.extends, batch.decodes, max_targets=_MAX_SCORED_POSITIONS)
+        return self._pack_sampling(pack, batch, passes)
+
+    def _pack_sampling(
+        self, pack: StepPack, batch: ScheduleBatch, passes: tuple[ModelPass, ...]
+    ) -> _PackedStep:
+        """What the passes need, and what is done with their logits."""
         inputs = tuple(
             pack_pass(pack, part, prefix=f"{number}.", page_size=self._limits.page_size)
             for number, part in enumerate(passes)
@@ -129,8 +187,7 @@ class ModelRunner:
         scores: list[Scores] = []
         if step.num_sampled:
             outcome, scores = self._sample(step, staged, logits)
-        scores += prompt_scores
-        return [outcome, *(join_scores(scores).tensors() if scores else ())]
+        return _outputs(outcome, scores + prompt_scores)
 
     def _run_passes(
         self, step: _PackedStep, staged: StagedStep
@@ -167,6 +224,11 @@ class ModelRunner:
         if raw is not None and asked is not None:
             scores.append(score(raw, sampled.tokens[asked], step.num_top))
         return self._slots.record(staged, sampled), scores
+
+
+def _outputs(outcome: torch.Tensor, scores: list[Scores]) -> list[torch.Tensor]:
+    """What a step tells the host."""
+    return [outcome, *(join_scores(scores).tensors() if scores else ())]
 
 
 def _sampled_rows(batch: ScheduleBatch) -> SampledRows:

@@ -4,6 +4,7 @@ The values of a step's sampled rows travel with the step: a few words per row. W
 decides into which groups the rows fall, so the device is never asked.
 """
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from mizzen_worker.contracts.batch import (
     BoolArray,
+    DecodeRows,
     Float32Array,
     Int32Array,
     Int64Array,
@@ -19,6 +21,7 @@ from mizzen_worker.contracts.batch import (
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 from mizzen_worker.model_executor.penalty_tallies import PenaltyTallies
+from mizzen_worker.model_executor.slot_table import MAX_STOP_IDS, SlotColumns
 from mizzen_worker.sampler.sampling_batch import (
     ChoiceKind,
     ForbiddenIds,
@@ -31,6 +34,19 @@ _INITIAL_STOP_WIDTH = 4
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 """Below it a float32 is zero, or may be taken for it: nothing can be divided by that."""
 _NO_SCORES = -1
+
+
+class Tail(enum.IntEnum):
+    """What must follow the head of the model for a row, and for a step that of its neediest row.
+
+    BEST: its best token is taken. DRAWN: a token is chosen by the slot's parameters. LOGITS: more
+    happens to its logits than a captured step does. UNFIT: no captured step has room for the row.
+    """
+
+    BEST = 0
+    DRAWN = 1
+    LOGITS = 2
+    UNFIT = 3
 
 
 def _kind(sampling: SamplingParams, vocab_size: int) -> ChoiceKind:
@@ -66,6 +82,8 @@ class SlotSampling:
         self._min_new = np.zeros(rows, dtype=np.int64)
         self._kinds = np.zeros(rows, dtype=np.int8)
         self._num_top = np.full(rows, _NO_SCORES, dtype=np.int64)
+        self._tails = np.zeros(rows, dtype=np.int8)
+        self._first_free = np.zeros(rows, dtype=np.int64)  # Position from which ids may stop.
         self._bias_by_slot: dict[int, tuple[Int32Array, Float32Array]] = {}
 
     def enter(self, init: SlotInit) -> None:
@@ -88,6 +106,35 @@ class SlotSampling:
         stop_ids = sorted({*init.eos_token_ids, *sampling.stop_token_ids})
         self._set_stop_ids(slot, [id_ for id_ in stop_ids if 0 <= id_ < self._vocab_size])
         self._set_bias(slot, sampling)
+        self._first_free[slot] = init.num_prompt_tokens + sampling.min_new_tokens
+        self._tails[slot] = self._tail(slot, sampling, len(stop_ids))
+
+    def _tail(self, slot: int, sampling: SamplingParams, num_stop_ids: int) -> Tail:
+        if num_stop_ids > MAX_STOP_IDS:
+            return Tail.UNFIT
+        if sampling.has_penalty or sampling.logit_bias or sampling.logprobs is not None:
+            return Tail.LOGITS
+        return Tail.BEST if self._kinds[slot] == ChoiceKind.GREEDY else Tail.DRAWN
+
+    def tail(self, decodes: DecodeRows) -> Tail:
+        """What a step of such rows needs behind the head; of at least one."""
+        tail = Tail(int(self._tails[decodes.slots].max()))
+        if tail >= Tail.LOGITS or not (decodes.starts + 1 < self._first_free[decodes.slots]).any():
+            return tail
+        return Tail.LOGITS  # Ids are forbidden to a row.
+
+    def columns(self, inits: Sequence[SlotInit]) -> SlotColumns:
+        """What a ``SlotTable`` has of the slots of requests that have entered."""
+        slots = np.array([init.slot for init in inits], dtype=np.int32)
+        stop_ids = np.full((len(slots), MAX_STOP_IDS), -1, dtype=np.int32)
+        known = self._stop_ids[slots, :MAX_STOP_IDS]
+        stop_ids[:, : known.shape[1]] = known
+        return SlotColumns(
+            seeds=self._seeds[slots],
+            integers=np.stack([*self._integers[:, slots], self._kinds[slots]]),
+            reals=self._reals[:, slots],
+            stop_ids=stop_ids,
+        )
 
     def _set_stop_ids(self, slot: int, stop_ids: Sequence[int]) -> None:
         missing = len(stop_ids) - self._stop_ids.shape[1]

@@ -1,0 +1,203 @@
+"""A staged step equals the eager path's tensors: pages entered, sinks, padding, ring, any sizes."""
+
+import numpy as np
+import pytest
+import torch
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+
+from mizzen_worker.contracts.batch import DecodeRows, PageWrite, RunnerLimits
+from mizzen_worker.kernels.gpu import stage_step as module
+from mizzen_worker.kernels.gpu.stage_step import (
+    HEADER,
+    SlotTensors,
+    StagedRows,
+    StepWords,
+    stage_step,
+)
+from mizzen_worker.model_executor.device_link import StepPack
+from mizzen_worker.model_executor.pass_inputs import pack_pass, unpack_pass
+from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.model_executor.step_passes import ModelPass
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PLACES = 3
+MAX_ROWS = 40
+MAX_WRITES = 300
+CONTEXT = 64
+
+
+def limits_of(page_size: int) -> RunnerLimits:
+    return RunnerLimits(
+        max_slots=50, num_pages=5000, page_size=page_size, context_length=CONTEXT, vocab_size=90
+    )
+
+
+def random_state(limits: RunnerLimits, dice: np.random.Generator) -> SlotState:
+    state = SlotState(limits, DEVICE)
+    table = dice.integers(1, limits.num_pages, tuple(state.page_table.shape))
+    state.page_table[1:] = torch.from_numpy(table[1:])
+    state.last_tokens[1:] = torch.from_numpy(dice.integers(0, 90, limits.max_slots))
+    state.finished[1:] = torch.from_numpy(dice.random(limits.max_slots) < 0.3)
+    return state
+
+
+def copy_of(state: SlotState, limits: RunnerLimits) -> SlotState:
+    twin = SlotState(limits, DEVICE)
+    for name in ("page_table", "last_tokens", "finished"):
+        getattr(twin, name).copy_(getattr(state, name))
+    return twin
+
+
+def empty_rows() -> StagedRows:
+    return StagedRows(
+        **{
+            name: torch.full((MAX_ROWS,), -7, dtype=torch.int64, device=DEVICE)
+            for name in ("token_ids", "positions", "kv_locations", "row_slots")
+        },
+        row_lengths=torch.full((MAX_ROWS,), -7, dtype=torch.int32, device=DEVICE),
+        current=torch.full((2,), -7, dtype=torch.int32, device=DEVICE),
+    )
+
+
+def ring_of() -> StepWords:
+    num_words = StepWords.num_words(MAX_ROWS, MAX_WRITES) + 5
+    words = torch.full((PLACES, num_words), 1 << 30, dtype=torch.int32)  # Nobody reads the rest.
+    return StepWords(
+        ring=words.pin_memory() if DEVICE.type == "cuda" else words,
+        counter=torch.zeros(1, dtype=torch.int32, device=DEVICE),
+        max_rows=MAX_ROWS,
+        max_writes=MAX_WRITES,
+    )
+
+
+def fill(
+    words: np.ndarray, decodes: DecodeRows, writes: list[tuple[int, int, int]], bucket: int
+) -> None:
+    num_rows = len(decodes.slots)
+    words[:2] = num_rows, len(writes)
+    words[HEADER : HEADER + bucket] = 0
+    words[HEADER + MAX_ROWS : HEADER + MAX_ROWS + bucket] = 0
+    words[HEADER : HEADER + num_rows] = decodes.slots
+    words[HEADER + MAX_ROWS : HEADER + MAX_ROWS + num_rows] = decodes.starts
+    first = HEADER + 2 * MAX_ROWS
+    for column, values in enumerate(zip(*writes, strict=True)):
+        at = first + column * MAX_WRITES
+        words[at : at + len(writes)] = values
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize(
+    ("num_rows", "bucket", "num_writes"),
+    [(1, 1, 1), (1, 2, 0), (5, 8, 5), (17, 24, 140), (40, 40, 300), (33, 40, 129)],
+)
+def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_writes: int) -> None:
+    dice = np.random.default_rng(page_size * 1000 + num_rows)
+    limits = limits_of(page_size)
+    state = random_state(limits, dice)
+    ring, rows = ring_of(), empty_rows()
+    max_pages = state.page_table.shape[1]
+    for step in range(PLACES + 2):
+        decodes = DecodeRows(
+            slots=dice.permutation(limits.max_slots)[:num_rows].astype(np.int32) + 1,
+            starts=dice.integers(0, CONTEXT, num_rows).astype(np.int32),
+        )
+        places = dice.permutation(limits.max_slots * max_pages)[:num_writes]
+        writes = [
+            (place // max_pages + 1, place % max_pages, int(dice.integers(1, limits.num_pages)))
+            for place in places.tolist()
+        ]
+        # Pages that this step's own rows need are among the written ones.
+        slots, starts = decodes.slots.tolist(), decodes.starts.tolist()
+        for slot, start in list(zip(slots, starts, strict=True))[: len(writes)]:
+            if (slot, start // page_size) not in {write[:2] for write in writes}:
+                writes[0] = (slot, start // page_size, writes[0][2])
+        expected_state = copy_of(state, limits)
+        pack = StepPack()
+        expected_state.pack_changes(
+            pack,
+            (),
+            [
+                PageWrite(slot=slot, first_page=column, pages=np.array([page], np.int32))
+                for slot, column, page in writes
+            ],
+        )
+        inputs = pack_pass(
+            pack, ModelPass(extends=(), origins=(), decodes=decodes), prefix="", page_size=page_size
+        )
+        staged = pack.unpack(torch.from_numpy(pack.words()).to(DEVICE))
+        expected_state.change(staged)
+        expected = unpack_pass(inputs, staged, expected_state, page_size)
+
+        fill(ring.ring[step % PLACES].numpy(), decodes, writes, bucket)
+        stage_step(
+            ring,
+            SlotTensors(
+                page_table=state.page_table,
+                last_tokens=state.last_tokens,
+                finished=state.finished,
+            ),
+            rows,
+            num_rows=bucket,
+            page_size=page_size,
+        )
+        assert torch.equal(state.page_table, expected_state.page_table)
+        for name, found in (
+            ("token_ids", rows.token_ids),
+            ("positions", rows.positions),
+            ("kv_locations", rows.kv_locations),
+            ("row_slots", rows.row_slots),
+            ("device_row_lengths", rows.row_lengths),
+        ):
+            assert torch.equal(found[:num_rows], getattr(expected, name)), name
+            assert (found[bucket:] == -7).all(), name
+        assert (rows.kv_locations[num_rows:bucket] == 0).all()
+        assert (rows.row_slots[num_rows:bucket] == 0).all()
+        assert (rows.row_lengths[num_rows:bucket] == 1).all()
+        assert rows.current.tolist() == [step % PLACES, num_rows]
+        assert ring.counter.item() == step + 1
+
+
+def test_a_step_without_rows_is_padding_alone() -> None:
+    state, ring, rows = SlotState(limits_of(4), DEVICE), ring_of(), empty_rows()
+    nobody = np.empty(0, dtype=np.int32)
+    fill(ring.ring[0].numpy(), DecodeRows(slots=nobody, starts=nobody), [], 4)
+    slots = SlotTensors(
+        page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
+    )
+    stage_step(ring, slots, rows, num_rows=4, page_size=4)
+    assert rows.kv_locations[:5].tolist() == [0, 0, 0, 0, -7]
+    assert rows.current.tolist() == [0, 0]
+    assert not state.page_table.any()
+
+
+def test_rows_beyond_the_words_are_refused() -> None:
+    state = SlotState(limits_of(4), DEVICE)
+    slots = SlotTensors(
+        page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
+    )
+    with pytest.raises(ValueError, match="41 rows"):
+        stage_step(ring_of(), slots, empty_rows(), num_rows=41, page_size=4)
+
+
+def compile_all(capability: int) -> None:
+    """The smallest and the largest bucket."""
+    wide, word = torch.empty(16, dtype=torch.int64), torch.empty(16, dtype=torch.int32)
+    flags = torch.empty(16, dtype=torch.bool)
+    for block, warps in ((16, 4), (1024, 4)):
+        compile_kernel(
+            module._stage_step,
+            (1,),
+            *(word, word, word, wide, flags, wide, wide, wide, wide, word, word),
+            *(block, 4096, 2560, 512, 1088, 16),
+            PLACES=4,
+            ROWS=block,
+            WRITES=module._WRITES,
+            num_warps=warps,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_compiles_for_every_capability(capability: int) -> None:
+    records = compile_elsewhere("tests.worker.kernels.gpu.test_stage_step", capability)
+    assert all(record["stack"] == 0 for record in records)

@@ -1,0 +1,106 @@
+"""The forward over GPU weights equals transformers, eager and captured, whatever the regime."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.worker.model_executor.gpu_stand_in import regimes
+from tests.worker.model_executor.rerun_graphs import RerunGraphs, choose_in_torch
+from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
+from tests.worker.model_executor.tiny_llama import random_prompt
+from tests.worker.model_executor.tiny_models import VARIANTS, Tiny, save_tiny
+
+from mizzen_worker.attention.torch_native import TorchNativeAttention
+from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.layers.gpu.step import GpuSettings
+from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
+from mizzen_worker.layers.rotary import rotary_table
+from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
+from mizzen_worker.model_executor.gpu_forward import GpuForward
+from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
+from mizzen_worker.models.registry import build_model
+
+CPU = torch.device("cpu")
+
+
+def runner_of(
+    folder: Path, page_size: int, asked: list[tuple[str, int]], *, is_captured: bool
+) -> ModelRunner:
+    checkpoint = open_checkpoint(folder, is_dummy=False)
+    shape, facts = checkpoint.facts.shape, checkpoint.facts
+    limits = RunnerLimits(
+        max_slots=6,
+        num_pages=1024 // page_size,
+        page_size=page_size,
+        context_length=128,
+        vocab_size=shape.vocab_size,
+    )
+    pool_shape = PoolShape(
+        num_layers=shape.num_layers,
+        num_pages=limits.num_pages,
+        page_size=page_size,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+    )
+    pool = DevicePool(pool_shape, torch.float32, CPU)
+    weights = checkpoint.open_weights(lambda done, total: None)
+    model = build_model(facts, weights.source, GpuWeightPreparer(torch.float32, CPU))
+    settings = GpuSettings(
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        eps=facts.rms_norm_eps,
+        table=rotary_table(facts.rotary, limits.context_length),
+    )
+    forward = GpuForward(model, pool, TorchNativeAttention(pool), settings, regimes(asked))
+    capture = Capture(forward=forward, graphs=RerunGraphs(), choose=choose_in_torch)
+    runner = ModelRunner(
+        forward,
+        limits,
+        CPU,
+        make_captured=(lambda slots, table: DecodeGraphs(slots, table, limits, capture))
+        if is_captured
+        else None,
+    )
+    runner.warm_up(lambda done, total: None)
+    return runner
+
+
+@pytest.fixture(scope="module", params=sorted(VARIANTS))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    folder = tmp_path_factory.mktemp(request.param)
+    return Tiny(folder, save_tiny(folder, request.param))
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_greedy_equals_transformers(tiny: Tiny, *, is_captured: bool) -> None:
+    for page_size in (1, 16) if is_captured else (16,):
+        asked: list[tuple[str, int]] = []
+        driver = RunnerDriver(runner_of(tiny.folder, page_size, asked, is_captured=is_captured))
+        driven = [Driven(slot, random_prompt(slot, 4 * slot), greedy(5)) for slot in (1, 2, 5)]
+        driven[0].prompt = driven[0].prompt[:1]
+        asked.clear()
+        for request in driven:
+            driver.start(request)
+            driver.prefill(request, chunk=17)
+        driver.run([(request, 0) for request in driven])
+        driver.finish(driven)
+        for request in driven:
+            assert request.output == tiny.reference(request.prompt, 5).ids
+        assert asked[:3] == [("one", 1), ("large", 8), ("large", 17)]
+        assert asked[3] == ("skinny", 3)
+        assert asked[4] == ("skinny", 4 if is_captured else 3)
+
+
+def test_draws_are_those_of_eager_steps(tiny: Tiny) -> None:
+    sampling = SamplingParams(max_new_tokens=6, seed=8, temperature=0.9, top_k=20)
+    outputs = [
+        RunnerDriver(runner_of(tiny.folder, 16, [], is_captured=is_captured)).generate(
+            Driven(3, random_prompt(7, 9), sampling)
+        )
+        for is_captured in (False, True)
+    ]
+    assert outputs[0] == outputs[1]

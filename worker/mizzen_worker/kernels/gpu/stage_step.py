@@ -1,0 +1,171 @@
+"""Owns the first kernel of a captured decode step: from the host's words to the step's tensors.
+
+It decides nothing; what it writes is what ``SlotState.change`` and ``unpack_pass`` say. The words
+lie in page-locked memory that the device reads by itself, so a step needs no copy. There is a ring
+of them, because the host writes the next step's words while this step waits its turn; the device
+counts the captured steps itself (``counter``), and so does the host.
+
+Words of one place in the ring, int32 (``StepWords``): number of rows, number of page writes,
+nothing up to ``HEADER``; slots [max_rows] and positions [max_rows], zeros behind the rows up to the
+bucket's size; slots, columns and pages of page writes [max_writes] each.
+
+One program: rows may read pages that this step enters.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+HEADER = 8
+_HEADER = tl.constexpr(HEADER)
+_WRITES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWords:
+    """The ring of words: ``ring`` [places, words] int32, page-locked or on the device itself.
+
+    ``counter`` [1] int32 device: captured steps so far.
+    """
+
+    ring: torch.Tensor
+    counter: torch.Tensor
+    max_rows: int
+    max_writes: int
+
+    @staticmethod
+    def num_words(max_rows: int, max_writes: int) -> int:
+        """Words of one place."""
+        return HEADER + 2 * max_rows + 3 * max_writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTensors:
+    """Device state by slot: ``page_table`` [slots, max_pages] int32, rows contiguous.
+
+    ``last_tokens`` [slots] int64; ``finished`` [slots] bool. Slot 0 is finished.
+    """
+
+    page_table: torch.Tensor
+    last_tokens: torch.Tensor
+    finished: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Tensors of a captured step, each [at least the bucket's rows], on the device.
+
+    ``token_ids``, ``positions``, ``kv_locations``, ``row_slots`` int64; ``row_lengths`` int32;
+    ``current`` [2] int32: place in the ring, and number of rows that are not padding.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    kv_locations: torch.Tensor
+    row_slots: torch.Tensor
+    row_lengths: torch.Tensor
+    current: torch.Tensor
+
+
+@triton.jit
+def _stage_step(
+    ring,
+    counter,
+    page_table,
+    last_tokens,
+    finished,
+    token_ids,
+    positions,
+    kv_locations,
+    row_slots,
+    row_lengths,
+    current,
+    num_bucket_rows,
+    place_stride,
+    table_stride,
+    max_rows,
+    max_writes,
+    page_size,
+    PLACES: tl.constexpr,
+    ROWS: tl.constexpr,
+    WRITES: tl.constexpr,
+):
+    number = tl.load(counter)
+    place = number % PLACES
+    words = ring + place.to(tl.int64) * place_stride
+    rows = tl.arange(0, ROWS)
+    is_row = rows < num_bucket_rows
+    slots = tl.load(words + _HEADER + rows, mask=is_row, other=0).to(tl.int64)
+    starts = tl.load(words + _HEADER + max_rows + rows, mask=is_row, other=0)
+    num_rows = tl.load(words)
+    num_writes = tl.load(words + 1)
+    writes = words + _HEADER + 2 * max_rows
+    for first in range(0, num_writes, WRITES):
+        index = first + tl.arange(0, WRITES)
+        is_write = index < num_writes
+        write_slots = tl.load(writes + index, mask=is_write, other=0).to(tl.int64)
+        columns = tl.load(writes + max_writes + index, mask=is_write, other=0)
+        pages = tl.load(writes + 2 * max_writes + index, mask=is_write, other=0)
+        tl.store(page_table + write_slots * table_stride + columns, pages, mask=is_write)
+    tl.debug_barrier()  # What one thread entered into the table, another one reads.
+    has_ended = tl.load(finished + slots, mask=is_row, other=1) != 0
+    tokens = tl.load(last_tokens + slots, mask=is_row, other=0)
+    columns = starts // page_size
+    pages = tl.load(page_table + slots * table_stride + columns, mask=is_row, other=0)
+    pages = tl.where(has_ended, 0, pages).to(tl.int64)
+    tl.store(token_ids + rows, tokens, mask=is_row)
+    tl.store(positions + rows, starts.to(tl.int64), mask=is_row)
+    tl.store(kv_locations + rows, pages * page_size + starts % page_size, mask=is_row)
+    tl.store(row_slots + rows, slots, mask=is_row)
+    tl.store(row_lengths + rows, starts + 1, mask=is_row)
+    tl.store(current, place)
+    tl.store(current + 1, num_rows)
+    # Released: kernels behind this one may begin when it exits, and look at slots and pages before
+    # they wait. Everything above is in memory by then.
+    tl.debug_barrier()
+    tl.atomic_add(counter, 1, sem="release", scope="gpu")
+
+
+def stage_step(
+    words: StepWords, slots: SlotTensors, rows: StagedRows, *, num_rows: int, page_size: int
+) -> None:
+    """Enter the step's pages and write the tensors of ``num_rows`` rows, padding included."""
+    _require_shapes(words, slots, rows, num_rows)
+    block = max(16, triton.next_power_of_2(num_rows))
+    _stage_step[(1,)](
+        words.ring,
+        words.counter,
+        slots.page_table,
+        slots.last_tokens,
+        slots.finished,
+        rows.token_ids,
+        rows.positions,
+        rows.kv_locations,
+        rows.row_slots,
+        rows.row_lengths,
+        rows.current,
+        num_rows,
+        words.ring.stride(0),
+        slots.page_table.stride(0),
+        words.max_rows,
+        words.max_writes,
+        page_size,
+        PLACES=len(words.ring),
+        ROWS=block,
+        WRITES=_WRITES,
+        num_warps=4,
+    )
+
+
+def _require_shapes(words: StepWords, slots: SlotTensors, rows: StagedRows, num_rows: int) -> None:
+    least = StepWords.num_words(words.max_rows, words.max_writes)
+    if words.ring.shape[1] < least or not 1 <= num_rows <= words.max_rows:
+        message = f"{num_rows} rows and {words.ring.shape[1]} words a step; needed are {least}"
+        raise ValueError(message)
+    columns = (rows.token_ids, rows.positions, rows.kv_locations, rows.row_slots, rows.row_lengths)
+    is_sound = all(column.is_contiguous() and len(column) >= num_rows for column in columns)
+    if not is_sound or slots.page_table.stride(1) != 1:
+        message = f"tensors of a step must be contiguous and have {num_rows} rows"
+        raise ValueError(message)

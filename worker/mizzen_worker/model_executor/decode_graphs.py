@@ -1,0 +1,267 @@
+"""Owns captured decode steps: which there are, filling in what a step is, and launching it.
+
+A graph holds a whole step of up to so many rows: staging the host's words, the model, the choice of
+tokens and their record. So the host writes a few hundred words and makes one call. Rows that fill
+a graph up are of slot 0, which has ended, and change nothing. Steps keep their order with what is
+launched beside them, because everything is on the device's current stream.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mizzen_worker.contracts.batch import Int32Array, PageWrite, RunnerLimits, ScheduleBatch
+from mizzen_worker.kernels.gpu.record_step import RecordTensors, record_best, record_chosen
+from mizzen_worker.kernels.gpu.stage_step import HEADER, SlotTensors, StagedRows, stage_step
+from mizzen_worker.layers.gpu.step import HeadResult
+from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
+from mizzen_worker.model_executor.gpu_forward import CapturableForward
+from mizzen_worker.model_executor.graphs import Graph, GraphMaker
+from mizzen_worker.model_executor.slot_sampling import Tail
+from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.model_executor.slot_table import SlotTable
+from mizzen_worker.model_executor.step_ring import StepRing
+
+logger = logging.getLogger(__name__)
+
+_MAX_ROWS = 1024
+_SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+_WRITES_PER_ROW = 2
+_SPARE_WRITES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceRows:
+    """Rows to choose for: ``row_slots`` and ``positions`` (of the token that went in) [n] int64."""
+
+    row_slots: torch.Tensor
+    positions: torch.Tensor
+    table: SlotTable
+
+
+class ChooseTokens(Protocol):
+    """Chooses what ``sampler.sample`` would, from parameters on the device."""
+
+    def __call__(
+        self, logits: torch.Tensor, rows: ChoiceRows, *, is_dependent: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[n, vocab] float32 logits to tokens [n] int64 and their validity [n] bool."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """With what steps are captured; ``choose`` None: there is no tail DRAWN, but LOGITS instead."""
+
+    forward: CapturableForward
+    graphs: GraphMaker
+    choose: ChooseTokens | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Captured:
+    graph: Graph
+    logits: torch.Tensor | None
+
+
+def bucket_sizes(max_rows: int) -> tuple[int, ...]:
+    """Rows of the graphs, rising; the last is ``max_rows``, or the most that is captured."""
+    most = min(max_rows, _MAX_ROWS)
+    sizes = (*_SMALL_BUCKETS, *range(160, 513, 32), *range(640, _MAX_ROWS, 128))
+    return (*(size for size in sizes if size < most), most)
+
+
+class DecodeGraphs:
+    """Graphs by number of rows and tail."""
+
+    def __init__(
+        self,
+        slots: SlotState,
+        table: SlotTable,
+        limits: RunnerLimits,
+        capture: Capture,
+    ) -> None:
+        device = slots.finished.device
+        self._forward = capture.forward
+        self._maker = capture.graphs
+        self._slots = slots
+        self._table = table
+        self._limits = limits
+        self._choose = capture.choose
+        self._sizes = bucket_sizes(limits.max_slots)
+        self._bucket_by_rows = np.searchsorted(self._sizes, np.arange(self._sizes[-1] + 1))
+        most = self._sizes[-1]
+        self._ring = make_ring(most, _WRITES_PER_ROW * most + _SPARE_WRITES, device)
+        self._rows = StagedRows(
+            **{
+                name: torch.zeros(most, dtype=torch.int64, device=device)
+                for name in ("token_ids", "positions", "kv_locations", "row_slots")
+            },
+            row_lengths=torch.zeros(most, dtype=torch.int32, device=device),
+            current=torch.zeros(2, dtype=torch.int32, device=device),
+        )
+        self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
+        self._tokens = torch.arange(most, dtype=torch.int64, device=device)
+        self._graphs: dict[tuple[int, Tail], _Captured] = {}
+
+    @property
+    def tails(self) -> tuple[Tail, ...]:
+        """What is captured for every number of rows."""
+        return (Tail.BEST, Tail.LOGITS) if self._choose is None else (*Tail,)[:3]
+
+    def capture(self, progress: ProgressCallback) -> None:
+        """See ``CapturedSteps``; the largest come first, the others then find memory enough."""
+        started = time.monotonic()
+        wanted = [(size, tail) for size in reversed(self._sizes) for tail in self.tails]
+        for number, (size, tail) in enumerate(wanted):
+            progress(number, len(wanted))
+
+            def work(size: int = size, tail: Tail = tail) -> torch.Tensor | None:
+                return self._run(size, tail)
+
+            graph, logits = self._maker.capture(work)
+            self._graphs[size, tail] = _Captured(graph=graph, logits=logits)
+        self._ring.restart()
+        progress(len(wanted), len(wanted))
+        facts = {"graphs": len(wanted), "seconds": round(time.monotonic() - started, 2)}
+        logger.info("decode steps captured", extra=facts)
+
+    def can_launch(self, batch: ScheduleBatch) -> bool:
+        """See ``CapturedSteps``: decode rows alone, and no more than there is room for."""
+        if batch.extends or batch.slot_inits or not len(batch.decodes.slots) or not self._graphs:
+            return False
+        num_writes = len(batch.page_writes)
+        if num_writes:
+            num_writes = sum([len(write.pages) for write in batch.page_writes])
+        is_small = len(batch.decodes.slots) <= self._sizes[-1]
+        return is_small and num_writes <= self._ring.words.max_writes
+
+    def launch(self, batch: ScheduleBatch, tail: Tail) -> LaunchedGraph:
+        """See ``CapturedSteps``."""
+        if tail is Tail.DRAWN and self._choose is None:
+            tail = Tail.LOGITS
+        num_rows = len(batch.decodes.slots)
+        size = self._sizes[self._bucket_by_rows[num_rows]]
+        self._write(self._ring.vacant_words(), batch, size)
+        captured = self._graphs[size, tail]
+        captured.graph.replay()
+        logits = None if captured.logits is None else captured.logits[:num_rows]
+        return LaunchedGraph(outcome=self._ring.launched(num_rows), logits=logits)
+
+    def _write(self, words: Int32Array, batch: ScheduleBatch, size: int) -> None:
+        num_rows, max_rows = len(batch.decodes.slots), self._ring.words.max_rows
+        words[0] = num_rows
+        words[1] = 0
+        for first, values in (
+            (HEADER, batch.decodes.slots),
+            (HEADER + max_rows, batch.decodes.starts),
+        ):
+            words[first : first + num_rows] = values
+            words[first + num_rows : first + size] = 0
+        if batch.page_writes:
+            max_writes = self._ring.words.max_writes
+            table = words[HEADER + 2 * max_rows :][: 3 * max_writes].reshape(3, max_writes)
+            words[1] = _write_pages(table, batch.page_writes)
+
+    def _run(self, size: int, tail: Tail) -> torch.Tensor | None:
+        """The work of one step, captured or not."""
+        slots = self._slots
+        stage_step(
+            self._ring.words,
+            SlotTensors(
+                page_table=slots.page_table,
+                last_tokens=slots.last_tokens,
+                finished=slots.finished,
+            ),
+            self._rows,
+            num_rows=size,
+            page_size=self._limits.page_size,
+        )
+        head = HeadResult.BEST if tail is Tail.BEST else HeadResult.LOGITS
+        output = self._forward.run_head(self._batch(size), head, is_dependent=True)
+        if tail is Tail.LOGITS:
+            return output.logits
+        if output.best_values is not None and output.best_ids is not None:
+            record_best(output.best_values, output.best_ids, self._record(), is_dependent=True)
+        elif output.logits is not None and self._choose is not None:
+            rows = ChoiceRows(
+                row_slots=self._rows.row_slots[:size],
+                positions=self._rows.positions[:size],
+                table=self._table,
+            )
+            tokens, is_valid = self._choose(output.logits, rows, is_dependent=True)
+            record_chosen(tokens, is_valid, self._record(), is_dependent=True)
+        return None
+
+    def _batch(self, size: int) -> ForwardBatch:
+        rows = self._rows
+        return ForwardBatch(
+            token_ids=rows.token_ids[:size],
+            positions=rows.positions[:size],
+            kv_locations=rows.kv_locations[:size],
+            page_table=self._slots.page_table,
+            row_slots=rows.row_slots[:size],
+            sampled_tokens=self._tokens[:size],
+            device_row_starts=self._starts[: size + 1],
+            device_row_lengths=rows.row_lengths[:size],
+            row_starts=np.arange(size + 1, dtype=np.int32),
+            row_lengths=np.full(size, self._limits.context_length, dtype=np.int32),
+            page_size=self._limits.page_size,
+        )
+
+    def _record(self) -> RecordTensors:
+        return RecordTensors(
+            row_slots=self._rows.row_slots,
+            positions=self._rows.positions,
+            current=self._rows.current,
+            finished=self._slots.finished,
+            last_tokens=self._slots.last_tokens,
+            max_tokens=self._table.max_tokens,
+            stop_ids=self._table.stop_ids,
+            outcome=self._ring.outcome,
+        )
+
+
+def make_ring(max_rows: int, max_writes: int, device: torch.device) -> StepRing:
+    """Page-locked where the device is a GPU; on a CPU it is the device's own memory."""
+    is_gpu = device.type == "cuda"
+    return StepRing(
+        max_rows=max_rows,
+        max_writes=max_writes,
+        device=device,
+        make_event=torch.cuda.Event if is_gpu else _NoEvent,
+        is_pinned=is_gpu,
+    )
+
+
+class _NoEvent:
+    """Work on a CPU is done when it is queued."""
+
+    def record(self) -> None:
+        """See ``CopyEvent``."""
+
+    def synchronize(self) -> None:
+        """See ``CopyEvent``."""
+
+
+def _write_pages(table: Int32Array, writes: Sequence[PageWrite]) -> int:
+    """Slots, columns and pages of all writes, one per page, into ``table`` [3, room]."""
+    pages = np.concatenate([write.pages for write in writes])
+    num_pages = len(pages)
+    slots: list[int] | Int32Array = [write.slot for write in writes]
+    columns: list[int] | Int32Array = [write.first_page for write in writes]
+    if num_pages != len(writes):
+        counts = [len(write.pages) for write in writes]
+        slots = np.repeat(np.array(slots, dtype=np.int32), counts)
+        firsts = np.repeat(np.array(columns) - np.cumsum([0, *counts[:-1]]), counts)
+        columns = np.arange(num_pages, dtype=np.int32) + firsts
+    table[0, :num_pages] = slots
+    table[1, :num_pages] = columns
+    table[2, :num_pages] = pages
+    return num_pages
