@@ -7,6 +7,7 @@ again at the next ``receive``.
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +16,7 @@ import zmq
 
 from mizzen_worker.contracts.errors import ConfigError, WireError
 from mizzen_worker.contracts.ids import PeerId
-from mizzen_worker.contracts.messages import ToTokenizer, ToWorker
+from mizzen_worker.contracts.messages import Heartbeat, ToTokenizer, ToWorker
 from mizzen_worker.ipc.codec import MAX_MESSAGE_BYTES, to_tokenizer_codec, to_worker_codec
 from mizzen_worker.ipc.curve import CurveServer, ServerKeys
 from mizzen_worker.ipc.peers import PeerBook, refusal
@@ -27,7 +28,11 @@ HIGH_WATER_MARK = 4096
 
 
 class ZmqEndpoint:
-    """A worker's side; implements ``WorkerEndpoint``. Owned by one loop; not thread safe."""
+    """A worker's side; implements ``WorkerEndpoint``. Owned by one loop.
+
+    Only ``beat_for_loop`` may be called by another thread. Invariant: book and socket are used with
+    the lock held; ZMQ lets a socket pass from thread to thread that way.
+    """
 
     def __init__(
         self, address: str, *, clock: Callable[[], float], keys: ServerKeys | None = None
@@ -37,6 +42,8 @@ class ZmqEndpoint:
         self._decode = to_worker_codec().decode
         self._encode = to_tokenizer_codec().encode
         self._num_malformed = 0
+        self._lock = threading.Lock()
+        self._turned_s = clock()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._curve = CurveServer(self._context, keys) if keys is not None else None
         try:
@@ -58,6 +65,11 @@ class ZmqEndpoint:
 
     def receive(self, max_messages: int, timeout_s: float) -> Sequence[tuple[PeerId, ToWorker]]:
         """See ``WorkerEndpoint``."""
+        with self._lock:
+            self._turned_s = self._clock()
+            return self._receive(max_messages, timeout_s)
+
+    def _receive(self, max_messages: int, timeout_s: float) -> Sequence[tuple[PeerId, ToWorker]]:
         self._flush()
         messages: list[tuple[PeerId, ToWorker]] = []
         if timeout_s > 0 and not self._socket.poll(max(1, int(timeout_s * 1000)), zmq.POLLIN):
@@ -76,12 +88,28 @@ class ZmqEndpoint:
 
     def send(self, peer: PeerId, message: ToTokenizer) -> None:
         """See ``WorkerEndpoint``."""
-        self._book.put(peer, message)
-        self._flush_peer(peer)
+        with self._lock:
+            self._book.put(peer, message)
+            self._flush_peer(peer)
 
     def lost_peers(self) -> Sequence[PeerId]:
         """See ``WorkerEndpoint``."""
-        return self._book.lost(self._clock())
+        with self._lock:
+            return self._book.lost(self._clock())
+
+    def beat_for_loop(self, silence_s: float) -> None:
+        """Send every peer a heartbeat if the loop has not been here for ``silence_s``.
+
+        Does nothing while the loop is here. May be called by any thread.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not self._socket.closed and self._clock() - self._turned_s >= silence_s:
+                for peer in self._book.peers():
+                    self._answer(peer, Heartbeat())
+        finally:
+            self._lock.release()
 
     @property
     def num_unsent(self) -> int:
@@ -91,7 +119,8 @@ class ZmqEndpoint:
 
     def close(self, linger_s: float = 0.0) -> None:
         """Unbind, giving messages already sent some time to leave. Idempotent."""
-        self._socket.close(linger=int(linger_s * 1000))
+        with self._lock:
+            self._socket.close(linger=int(linger_s * 1000))
         self._end_context()
 
     def _end_context(self) -> None:

@@ -20,6 +20,7 @@ from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.curve import ServerKeys, read_server_keys
 from mizzen_worker.ipc.event_publisher import EventPublisher
 from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
+from mizzen_worker.ipc.pulse import Pulse
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import LoadedModel, load_runner
 from mizzen_worker.observability.tracing import make_tracer
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 _KEPT_CACHE_EVENTS = 10_000
 """Seconds to minutes of a busy worker, and a few megabytes."""
 _LAST_WORDS_S = 2.0
+_PULSE_S = 2.0
+"""Silence of the loop after which a thread speaks for it; peers bear 10 s."""
 
 
 def main() -> None:
@@ -57,6 +60,7 @@ def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
         settings=_scheduler_settings(settings, loaded),
     )
     feed = _cache_feed(settings, loop, keys)
+    Pulse(lambda: endpoint.beat_for_loop(_PULSE_S), interval_s=_PULSE_S).start()
     logger.info("rank takes work", extra={"address": endpoint.address})
     # What lives as long as the process is never garbage: a collection would stop the loop for it.
     gc.collect()
