@@ -1,0 +1,259 @@
+"""The extend attention kernel against attention of one token at a time, over odd shapes."""
+
+import dataclasses
+
+import pytest
+import torch
+from tests.worker.kernels.gpu.ahead_of_time import (
+    SHARED_LIMIT_BY_CAPABILITY,
+    compile_elsewhere,
+    compile_kernel,
+)
+
+from mizzen_worker.kernels.gpu import extend_attention as module
+from mizzen_worker.kernels.gpu.extend_attention import AttentionRule, extend_attention
+from mizzen_worker.kernels.gpu.extend_plan import (
+    ExtendPlan,
+    ExtendTile,
+    HeadShape,
+    PagedRows,
+    choose_tile,
+    plan_extend,
+)
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = [torch.float32, torch.bfloat16] if torch.cuda.is_available() else [torch.float32]
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+"""Online softmax adds in another order; bfloat16 also rounds the weights."""
+
+SHARED = SHARED_LIMIT_BY_CAPABILITY[90]
+
+BATCHES = {
+    "one prompt": [(0, 41)],
+    "behind a prefix": [(70, 23)],
+    "at borders of blocks": [(64, 64), (63, 2), (128, 1)],
+    "mixed with decode rows": [(0, 19), (45, 30), (130, 1), (0, 1)],
+    "padded": [(0, 5), (0, 0), (3, 2), (0, 0)],
+}
+SHAPES = [
+    (HeadShape(num_heads=2, num_kv_heads=2, head_dim=16), 1),
+    (HeadShape(num_heads=6, num_kv_heads=2, head_dim=48), 3),
+    (HeadShape(num_heads=8, num_kv_heads=2, head_dim=32), 16),
+    (HeadShape(num_heads=4, num_kv_heads=1, head_dim=128), 64),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    queries: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    rows: PagedRows
+    starts: list[int]
+    lengths: list[int]
+
+
+def case_of(
+    heads: HeadShape, page_size: int, batch: list[tuple[int, int]], dtype: torch.dtype
+) -> Case:
+    """Scrambled pages; what lies beyond a row's length, and in the sink, is NaN."""
+    generator = torch.Generator().manual_seed(len(batch))
+    needed = [-(-(start + count) // page_size) for start, count in batch]
+    num_pages, max_pages = sum(needed) + 1, max(needed) + 2
+    order = torch.randperm(num_pages - 1, generator=generator) + 1
+    table = torch.zeros(len(batch) + 1, max_pages, dtype=torch.int32)
+    shape = (num_pages * page_size, heads.num_kv_heads, heads.head_dim)
+    keys, values = torch.full(shape, float("nan")), torch.full(shape, float("nan"))
+    taken = 0
+    slots = [len(batch) - row for row in range(len(batch))]
+    starts, lengths = [0], []
+    for slot, (start, count), pages in zip(slots, batch, needed, strict=True):
+        table[slot, :pages] = order[taken : taken + pages]
+        taken += pages
+        places = _places(table[slot], start + count, page_size)
+        for cache in (keys, values):
+            cache[places] = torch.randn(len(places), *shape[1:], generator=generator)
+        starts.append(starts[-1] + count)
+        lengths.append(start + count)
+    # A view of a wider buffer, as of the queries beside keys and values in one projection.
+    wide = torch.randn(starts[-1], heads.num_heads + 3, heads.head_dim, generator=generator)
+    on = {"device": DEVICE, "dtype": dtype}
+    return Case(
+        queries=wide.to(**on)[:, : heads.num_heads],
+        keys=keys.to(**on),
+        values=values.to(**on),
+        rows=PagedRows(
+            page_table=table.to(DEVICE),
+            row_slots=torch.tensor(slots, device=DEVICE),
+            row_starts=torch.tensor(starts, dtype=torch.int32, device=DEVICE),
+            row_lengths=torch.tensor(lengths, dtype=torch.int32, device=DEVICE),
+            page_size=page_size,
+        ),
+        starts=starts,
+        lengths=lengths,
+    )
+
+
+def _places(pages: torch.Tensor, length: int, page_size: int) -> torch.Tensor:
+    index = torch.arange(length, device=pages.device)
+    return pages[index // page_size].long() * page_size + index % page_size
+
+
+def expected_of(case: Case, heads: HeadShape, rule: AttentionRule) -> torch.Tensor:
+    """Float32, all heads of one token together."""
+    output = torch.empty(len(case.queries), heads.num_heads, heads.head_dim, device=DEVICE)
+    scale = heads.head_dim**-0.5 if rule.scale is None else rule.scale
+    for row, length in enumerate(case.lengths):
+        pages = case.rows.page_table[case.rows.row_slots[row]]
+        places = _places(pages, length, case.rows.page_size)
+        for token in range(case.starts[row], case.starts[row + 1]):
+            after = length - case.starts[row + 1] + token + 1
+            seen = places[0 if rule.window is None else max(0, after - rule.window) : after]
+            keys = case.keys[seen].float().repeat_interleave(heads.group, 1) * rule.key_scale
+            values = case.values[seen].float().repeat_interleave(heads.group, 1) * rule.value_scale
+            scores = torch.einsum("hd,thd->ht", case.queries[token].float(), keys) * scale
+            if rule.soft_cap is not None:
+                scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
+            if rule.sinks is not None:
+                scores = torch.cat([scores, rule.sinks[:, None]], dim=1)
+            weights = torch.softmax(scores, dim=1)[:, : len(seen)]
+            output[token] = torch.einsum("ht,thd->hd", weights, values)
+    return output.flatten(1)
+
+
+def check(
+    heads: HeadShape, case: Case, rule: AttentionRule, tile: ExtendTile | None = None
+) -> None:
+    dtype = case.queries.dtype
+    plan = plan_extend(
+        case.rows, heads, len(case.queries), tile or choose_tile(heads, dtype, SHARED)
+    )
+    out = torch.full((len(case.queries), heads.num_heads * heads.head_dim), float("nan"))
+    out = out.to(DEVICE, dtype)
+    found = extend_attention(case.queries, case.keys, case.values, plan, rule, out)
+    torch.testing.assert_close(
+        found.float(), expected_of(case, heads, rule), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", sorted(BATCHES))
+@pytest.mark.parametrize(("heads", "page_size"), SHAPES, ids=str)
+def test_every_token_equals_the_reference(
+    heads: HeadShape, page_size: int, name: str, dtype: torch.dtype
+) -> None:
+    check(heads, case_of(heads, page_size, BATCHES[name], dtype), AttentionRule())
+
+
+RULES = {
+    "window": AttentionRule(window=29),
+    "window of one": AttentionRule(window=1),
+    "soft cap": AttentionRule(soft_cap=1.5, scale=0.7),
+    "scales of stored values": AttentionRule(key_scale=0.5, value_scale=3.0),
+    "window and soft cap": AttentionRule(window=64, soft_cap=2.0),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_every_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
+    heads, page_size = SHAPES[1]
+    case = case_of(heads, page_size, BATCHES["mixed with decode rows"], dtype)
+    sinks = torch.linspace(-2, 2, heads.num_heads, device=DEVICE)
+    check(heads, case, RULES[name])
+    check(heads, case, dataclasses.replace(RULES[name], sinks=sinks))
+
+
+def test_blocks_within_a_page_are_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, page_size = SHAPES[2][0], 32
+    tile = ExtendTile(query_rows=16, key_block=16, num_stages=2, num_warps=4)
+    case = case_of(heads, page_size, BATCHES["mixed with decode rows"], DTYPES[-1])
+    plan = plan_extend(case.rows, heads, len(case.queries), tile)
+    assert module._has_tma(plan, case.keys, None)
+    check(heads, case, AttentionRule(), tile)
+    monkeypatch.setattr(module, "_has_tma", lambda *_: False)
+    check(heads, case, AttentionRule(), tile)
+
+
+def test_map_finds_every_tile_of_many_rows() -> None:
+    counts = [row % 5 for row in range(150)]
+    starts = torch.tensor([0, *counts]).cumsum(0).int().to(DEVICE)
+    nothing = torch.zeros(len(counts), dtype=torch.int64, device=DEVICE)
+    rows = PagedRows(
+        page_table=nothing[:, None].int(),
+        row_slots=nothing,
+        row_starts=starts,
+        row_lengths=nothing.int(),
+        page_size=1,
+    )
+    heads = HeadShape(num_heads=8, num_kv_heads=1, head_dim=16)
+    tile = ExtendTile(query_rows=16, key_block=16, num_stages=2, num_warps=4)
+    plan = plan_extend(rows, heads, int(starts[-1]) + 7, tile)
+    expected = [[row, first] for row, count in enumerate(counts) for first in range(0, count, 2)]
+    found = plan.tiles.tolist()
+    assert found[: len(expected)] == expected
+    assert all(row == -1 for row, _ in found[len(expected) :])
+
+
+def test_wrong_shapes_are_refused() -> None:
+    heads, page_size = SHAPES[0]
+    case = case_of(heads, page_size, BATCHES["padded"], torch.float32)
+    plan = plan_extend(
+        case.rows, heads, len(case.queries), choose_tile(heads, torch.float32, SHARED)
+    )
+    with pytest.raises(ValueError, match="queries"):
+        extend_attention(case.queries[:, :1], case.keys, case.values, plan, AttentionRule())
+    with pytest.raises(ValueError, match="cache"):
+        extend_attention(case.queries, case.keys[:, :1], case.values, plan, AttentionRule())
+    short = dataclasses.replace(case.rows, row_lengths=case.rows.row_lengths[1:])
+    with pytest.raises(ValueError, match="row_lengths"):
+        plan_extend(short, heads, 3, choose_tile(heads, torch.float32, SHARED))
+
+
+def compile_all(capability: int) -> None:
+    """Heads of Llama-3.1-8B, Qwen3-0.6B and Qwen3-30B-A3B, pages with and without boxes."""
+    rule, shared = AttentionRule(), SHARED_LIMIT_BY_CAPABILITY[capability]
+    shapes = [HeadShape(num_heads=n, num_kv_heads=k, head_dim=128) for n, k in ((32, 8), (16, 8))]
+    for heads in shapes:
+        _compile(heads, rule, page_size=16, has_tma=False, shared=shared)
+    windowed = AttentionRule(window=4096, soft_cap=50.0)
+    _compile(shapes[0], windowed, page_size=16, has_tma=False, shared=shared)
+    for head_dim in (64, 80, 256):
+        odd = HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim)
+        _compile(odd, rule, page_size=16, has_tma=False, shared=shared)
+    if capability >= 90:
+        for heads in (*shapes, HeadShape(num_heads=32, num_kv_heads=4, head_dim=128)):
+            _compile(heads, rule, page_size=64, has_tma=True, shared=shared)
+
+
+def _compile(
+    heads: HeadShape, rule: AttentionRule, *, page_size: int, has_tma: bool, shared: int
+) -> None:
+    on = {"dtype": torch.bfloat16}
+    cache = torch.empty(1024, heads.num_kv_heads, heads.head_dim, **on)
+    queries = torch.empty(64, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim, **on)
+    queries = queries[:, : heads.num_heads]
+    rows = PagedRows(
+        page_table=torch.zeros(16, 1024, dtype=torch.int32),
+        row_slots=torch.zeros(16, dtype=torch.int64),
+        row_starts=torch.zeros(17, dtype=torch.int32),
+        row_lengths=torch.zeros(16, dtype=torch.int32),
+        page_size=page_size,
+    )
+    plan = ExtendPlan(
+        rows=rows,
+        heads=heads,
+        tile=choose_tile(heads, torch.bfloat16, shared),
+        tiles=torch.zeros(32, 2, dtype=torch.int32),
+    )
+    out = torch.empty(64, heads.num_heads * heads.head_dim, **on)
+    launch = module.extend_launch((queries, cache, cache), plan, rule, out, has_tma=has_tma)
+    compile_kernel(module._attend, launch.grid, *launch.arguments, **launch.options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_shipped_configurations_compile(capability: int) -> None:
+    for record in compile_elsewhere(__name__, capability):
+        # SM 89 spills a few bytes: its registers are limited by the warps that fit.
+        assert record["stack"] <= (0 if capability == 90 else 64), record

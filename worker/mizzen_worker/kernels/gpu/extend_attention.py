@@ -1,0 +1,350 @@
+"""Owns causal attention of new tokens over paged keys and values; stores no KV, places no tiles.
+
+Contract. All keys and values of the step, the new tokens' included, lie in the pool [positions,
+num_kv_heads, head_dim], contiguous, of any float type; queries [num_tokens, num_heads, head_dim]
+may be a view whose last two dimensions are contiguous; the result is [num_tokens, num_heads *
+head_dim]. Any page size, group of heads and head size up to 256; tokens of no row are left as they
+are. Nothing is read from the host: the same launch serves a captured graph, whose grid is the bound
+of tiles of a step with so many tokens and rows.
+
+A program computes one tile: for one KV head, the query heads that share it times as many
+neighbouring tokens of one row as fit. Whole blocks of keys that every query of the tile sees come
+first, without masks, through TMA where a block never crosses a page, else by pointers with the
+page ids one block ahead; then the rest, masked. Later tiles of a row are longer and start first.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from mizzen_worker.kernels.gpu.extend_plan import ExtendPlan
+from mizzen_worker.kernels.gpu.launching import IS_INTERPRETED
+
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRule:
+    """What scores are made of; ``scale`` None: head_dim ** -0.5.
+
+    With a ``window`` a token sees itself and the ``window - 1`` positions before it. ``soft_cap``
+    c makes c * tanh(score / c) of a score. ``sinks`` [num_heads] float32 are scores that take
+    weight and give no value. Stored keys and values are multiplied by ``key_scale`` and
+    ``value_scale``.
+    """
+
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: torch.Tensor | None = None
+    scale: float | None = None
+    key_scale: float = 1.0
+    value_scale: float = 1.0
+
+
+@triton.jit
+def _absorb(
+    state,
+    q,
+    keys,
+    values,
+    is_seen,
+    scale,
+    cap_scale,
+    HAS_CAP: tl.constexpr,
+    IS_MASKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One block of keys into the running maximum, sum and output (online softmax in base 2)."""
+    highest, total, output = state
+    scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision=PRECISION)
+    if HAS_CAP:
+        # tanh without overflow: the exponential goes to 0 or to infinity.
+        scores = 2.0 / (1.0 + tl.exp2(scores * cap_scale)) - 1.0
+    if IS_MASKED:
+        scores = tl.where(is_seen, scores, -1e30)
+    now = tl.maximum(highest, tl.max(scores, axis=1) * scale)
+    weights = tl.exp2(scores * scale - now[:, None])
+    shrink = tl.exp2(highest - now)
+    total = total * shrink + tl.sum(weights, axis=1)
+    output = tl.dot(
+        weights.to(q.dtype),
+        values.to(q.dtype),
+        output * shrink[:, None],
+        input_precision=PRECISION,
+    )
+    return now, total, output
+
+
+@triton.jit
+def _attend(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    k_desc,
+    v_desc,
+    out_ptr,
+    tiles_ptr,
+    table_ptr,
+    slots_ptr,
+    starts_ptr,
+    lengths_ptr,
+    sinks_ptr,
+    q_stride,
+    table_stride,
+    window,
+    scale,
+    cap_scale,
+    value_scale,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    HAS_TMA: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    head = tl.program_id(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    row = tl.load(tiles_ptr + 2 * tile)
+    if row >= 0:
+        first = tl.load(tiles_ptr + 2 * tile + 1)
+        begin = tl.load(starts_ptr + row)
+        count = tl.load(starts_ptr + row + 1) - begin
+        prefix = tl.load(lengths_ptr + row) - count
+        pages_ptr = table_ptr + tl.load(slots_ptr + row) * table_stride
+        # Query row i is token i // GROUP of the tile and head i % GROUP of the group.
+        i = tl.arange(0, BM)
+        token = first + i // GROUP
+        is_query = (token < count) & (i < TOKENS * GROUP)
+        position = prefix + token
+        d = tl.arange(0, WIDTH)
+        is_dim = d < DIM
+        q_head = head * GROUP + i % GROUP
+        q_offset = (begin + token).to(tl.int64) * q_stride + q_head * DIM
+        q = tl.load(
+            q_ptr + q_offset[:, None] + d[None, :],
+            mask=is_query[:, None] & is_dim[None, :],
+            other=0.0,
+        )
+        # Positions: [low, full) every query sees, [full, high) some do. Beyond high lies nothing of
+        # this row, and what a page holds there may be anything, even NaN.
+        high = prefix + tl.minimum(first + TOKENS, count)
+        low = prefix * 0
+        full = (prefix + first + 1) // BN * BN
+        if HAS_WINDOW:
+            low = tl.maximum(prefix + first - window + 1, 0)
+            full = low // BN * BN
+        j = tl.arange(0, BN)
+        state = (
+            tl.full([BM], -1e30, tl.float32),
+            tl.zeros([BM], tl.float32),
+            tl.zeros([BM, WIDTH], tl.float32),
+        )
+        if HAS_TMA:
+            page = tl.load(pages_ptr)
+            for t0 in tl.range(0, full, BN, num_stages=STAGES):
+                place = page * PAGE + t0 % PAGE
+                page = tl.load(pages_ptr + (t0 + BN) // PAGE, mask=t0 + BN < full, other=0)
+                keys = k_desc.load([place, head * DIM])
+                values = v_desc.load([place, head * DIM])
+                state = _absorb(
+                    state,
+                    q,
+                    keys,
+                    values,
+                    None,
+                    scale,
+                    cap_scale,
+                    HAS_CAP=HAS_CAP,
+                    IS_MASKED=False,
+                    PRECISION=PRECISION,
+                )
+        elif not HAS_WINDOW:
+            page = tl.load(pages_ptr + j // PAGE, mask=j < full, other=0)
+            for t0 in tl.range(0, full, BN, num_stages=STAGES):
+                t = t0 + j
+                place = (page.to(tl.int64) * PAGE + t % PAGE) * (KV_HEADS * DIM) + head * DIM
+                page = tl.load(pages_ptr + (t + BN) // PAGE, mask=t + BN < full, other=0)
+                offset = place[:, None] + d[None, :]
+                keys = tl.load(k_ptr + offset, mask=is_dim[None, :], other=0.0)
+                values = tl.load(v_ptr + offset, mask=is_dim[None, :], other=0.0)
+                state = _absorb(
+                    state,
+                    q,
+                    keys,
+                    values,
+                    None,
+                    scale,
+                    cap_scale,
+                    HAS_CAP=HAS_CAP,
+                    IS_MASKED=False,
+                    PRECISION=PRECISION,
+                )
+        for t0 in tl.range(full, high, BN, num_stages=STAGES if HAS_WINDOW else 1):
+            t = t0 + j
+            is_there = (t >= low) & (t < high)
+            pages = tl.load(pages_ptr + t // PAGE, mask=is_there, other=0)
+            start = (pages.to(tl.int64) * PAGE + t % PAGE) * (KV_HEADS * DIM) + head * DIM
+            offset = start[:, None] + d[None, :]
+            is_loaded = is_there[:, None] & is_dim[None, :]
+            keys = tl.load(k_ptr + offset, mask=is_loaded, other=0.0)
+            values = tl.load(v_ptr + offset, mask=is_loaded, other=0.0)
+            is_seen = is_there[None, :] & (t[None, :] <= position[:, None])
+            if HAS_WINDOW:
+                is_seen &= t[None, :] > (position - window)[:, None]
+            state = _absorb(
+                state,
+                q,
+                keys,
+                values,
+                is_seen,
+                scale,
+                cap_scale,
+                HAS_CAP=HAS_CAP,
+                IS_MASKED=True,
+                PRECISION=PRECISION,
+            )
+        highest, total, output = state
+        if HAS_SINKS:
+            sink = tl.load(sinks_ptr + q_head, mask=is_query, other=0.0) * 1.4426950408889634
+            now = tl.maximum(highest, sink)
+            total = total * tl.exp2(highest - now) + tl.exp2(sink - now)
+            output = output * tl.exp2(highest - now)[:, None]
+        output = output * (value_scale / tl.where(total > 0, total, 1.0))[:, None]
+        out_offset = ((begin + token).to(tl.int64) * (KV_HEADS * GROUP) + q_head) * DIM
+        tl.store(
+            out_ptr + out_offset[:, None] + d[None, :],
+            output.to(out_ptr.dtype.element_ty),
+            mask=is_query[:, None] & is_dim[None, :],
+        )
+
+
+def _descriptor(cache: torch.Tensor, block: int, head_dim: int) -> TensorDescriptor:
+    return TensorDescriptor.from_tensor(cache.flatten(1), [block, head_dim])
+
+
+def _has_tma(plan: ExtendPlan, cache: torch.Tensor, window: int | None) -> bool:
+    """Whether blocks of keys can be boxes of a tensor map: within a page, and whole heads."""
+    width = plan.heads.head_dim * cache.element_size()
+    is_box = plan.heads.head_dim == triton.next_power_of_2(plan.heads.head_dim) and width >= 32
+    is_device = IS_INTERPRETED or torch.cuda.get_device_capability(cache.device) >= (9, 0)
+    is_whole = plan.rows.page_size % plan.tile.key_block == 0
+    return window is None and is_box and is_whole and is_device
+
+
+def _require_fitting(
+    plan: ExtendPlan, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> None:
+    heads = plan.heads
+    expected = (heads.num_heads, heads.head_dim)
+    if queries.shape[1:] != expected or queries.stride()[1:] != (heads.head_dim, 1):
+        message = (
+            f"queries {tuple(queries.shape)} with strides {queries.stride()} are not [tokens, "
+            f"{heads.num_heads}, {heads.head_dim}] with contiguous heads"
+        )
+        raise ValueError(message)
+    for cache in (keys, values):
+        if cache.shape[1:] != (heads.num_kv_heads, heads.head_dim) or not cache.is_contiguous():
+            message = (
+                f"a cache {tuple(cache.shape)} is not a contiguous [positions, "
+                f"{heads.num_kv_heads}, {heads.head_dim}]"
+            )
+            raise ValueError(message)
+    if heads.head_dim > 256:
+        message = f"head size {heads.head_dim} is above 256, the most this kernel holds"
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Grid, arguments and options of one launch, so that it can be compiled without a GPU too."""
+
+    grid: tuple[int, int]
+    arguments: tuple[object, ...]
+    options: dict[str, object]
+
+
+def extend_launch(
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    plan: ExtendPlan,
+    rule: AttentionRule,
+    out: torch.Tensor,
+    *,
+    has_tma: bool,
+) -> Launch:
+    """The launch of ``_attend`` for (queries, keys, values); ``has_tma`` as of ``_has_tma``."""
+    queries, keys, values = inputs
+    heads, tile, rows, cap = plan.heads, plan.tile, plan.rows, rule.soft_cap
+    scale = (heads.head_dim**-0.5 if rule.scale is None else rule.scale) * rule.key_scale
+    arguments = (
+        queries,
+        keys,
+        values,
+        _descriptor(keys, tile.key_block, heads.head_dim) if has_tma else None,
+        _descriptor(values, tile.key_block, heads.head_dim) if has_tma else None,
+        out,
+        plan.tiles,
+        rows.page_table,
+        rows.row_slots,
+        rows.row_starts,
+        rows.row_lengths,
+        rule.sinks,
+        queries.stride(0),
+        rows.page_table.stride(0),
+        rule.window or 0,
+        (scale if cap is None else cap) * _LOG2_E,
+        0.0 if cap is None else -2 * _LOG2_E * scale / cap,
+        rule.value_scale,
+    )
+    options = {
+        "KV_HEADS": heads.num_kv_heads,
+        "GROUP": heads.group,
+        "DIM": heads.head_dim,
+        "WIDTH": triton.next_power_of_2(heads.head_dim),
+        "PAGE": rows.page_size,
+        "TOKENS": tile.query_rows // heads.group,
+        "BM": tile.query_rows,
+        "BN": tile.key_block,
+        "STAGES": tile.num_stages,
+        "HAS_WINDOW": rule.window is not None,
+        "HAS_CAP": cap is not None,
+        "HAS_SINKS": rule.sinks is not None,
+        "HAS_TMA": has_tma,
+        "PRECISION": "ieee" if queries.dtype == torch.float32 else "tf32",
+        "num_warps": tile.num_warps,
+    }
+    return Launch(grid=(heads.num_kv_heads, len(plan.tiles)), arguments=arguments, options=options)
+
+
+def extend_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    plan: ExtendPlan,
+    rule: AttentionRule,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of every new token of the plan's rows: [num_tokens, num_heads * head_dim].
+
+    ``out`` is written where rows have tokens; None makes one, otherwise uninitialised.
+    """
+    _require_fitting(plan, queries, keys, values)
+    if out is None:
+        size = plan.heads.num_heads * plan.heads.head_dim
+        out = torch.empty(len(queries), size, dtype=queries.dtype, device=queries.device)
+    if len(plan.tiles):
+        has_tma = _has_tma(plan, keys, rule.window)
+        launch = extend_launch((queries, keys, values), plan, rule, out, has_tma=has_tma)
+        _attend[launch.grid](*launch.arguments, **launch.options)
+    return out
