@@ -230,7 +230,9 @@ def _serve_worker(address: str, num_streams: int, num_tokens: int, step_s: float
 
 def _serve_texts(address: str, model: str) -> None:
     log = ProcessLog(level="info", is_json=False, fields={})
-    server = DetokenizerServer(DetokenizerSettings(model=model, address=address, log=log))
+    server = DetokenizerServer(
+        DetokenizerSettings(model=model, skip_tokenizer=False, address=address, log=log)
+    )
     while True:
         server.run_once(0.5)
 

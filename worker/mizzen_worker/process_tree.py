@@ -100,6 +100,7 @@ def plan_launch(
     tree = _Tree(
         configuration=configuration,
         model=str(model.model),
+        skip_tokenizer=model.skip_tokenizer,
         served_name=served_name,
         instance_id=pod.instance_id or instance_id,
         socket_folder=socket_folder,
@@ -166,6 +167,7 @@ class _Tree:
 
     configuration: Configuration
     model: str
+    skip_tokenizer: bool
     served_name: str
     instance_id: str
     socket_folder: Path
@@ -226,6 +228,7 @@ class _Tree:
                 module="mizzen_worker.scheduler.process",
                 configuration=RankSettings(
                     model=self.model,
+                    skip_tokenizer=self.skip_tokenizer,
                     served_name=self.served_name,
                     instance_id=self.instance_id,
                     listen=address,
@@ -282,7 +285,10 @@ class _Tree:
             kind=_KIND_TEXT,
             module="mizzen_worker.detokenizer.process",
             configuration=DetokenizerSettings(
-                model=self.model, address=self._address(name), log=self._log_of(name)
+                model=self.model,
+                skip_tokenizer=self.skip_tokenizer,
+                address=self._address(name),
+                log=self._log_of(name),
             ),
             is_restarted=is_restarted,
         )
@@ -298,6 +304,7 @@ class _Tree:
             module="mizzen_worker.http_api.process",
             configuration=FrontSettings(
                 model=self.model,
+                skip_tokenizer=self.skip_tokenizer,
                 served_name=self.served_name,
                 instance_id=f"{self.instance_id}/{name}",
                 http=self.configuration.group(HttpOptions),

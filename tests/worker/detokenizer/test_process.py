@@ -40,7 +40,9 @@ def server(tmp_path: Path) -> Iterator[tuple[DetokenizerServer, str]]:
     address = f"ipc://{tmp_path}/text"
     log = ProcessLog(level="info", is_json=False, fields={})
     write_model_folder(tmp_path)
-    made = DetokenizerServer(DetokenizerSettings(model=str(tmp_path), address=address, log=log))
+    made = DetokenizerServer(
+        DetokenizerSettings(model=str(tmp_path), skip_tokenizer=False, address=address, log=log)
+    )
     yield made, address
     made.close()
 

@@ -10,6 +10,7 @@ from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.vocabulary.gguf_metadata import read_gguf_metadata
 from mizzen_worker.vocabulary.load import load_vocabulary
 from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
+from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
 
 def _string(text: str) -> bytes:
@@ -150,3 +151,21 @@ def test_folders(tmp_path: Path) -> None:
         load_vocabulary(two)
     (two / "config.json").write_text("{}")
     assert find_gguf(two) is None, "its weights are safetensors, and so is its name the folder's"
+
+
+def test_a_skipped_tokenizer_names_ids(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 300}')
+    found = load_vocabulary(tmp_path, is_skipped=True)
+    assert found.tokenizer.encode("<7><299>").ids == [7, 299]
+    table = token_bytes_of(found.tokenizer.to_str())
+    assert table.bytes_of(299) == b"<299>"
+    assert found.end_ids == frozenset()
+
+
+@pytest.mark.parametrize("config", ["{}", '{"vocab_size": 0}', '{"vocab_size": true}'])
+def test_a_skipped_tokenizer_needs_the_size_of_the_vocabulary(tmp_path: Path, config: str) -> None:
+    with pytest.raises(ModelLoadError, match=r"holds no config\.json"):
+        load_vocabulary(tmp_path, is_skipped=True)
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelLoadError, match="vocab_size is"):
+        load_vocabulary(tmp_path, is_skipped=True)

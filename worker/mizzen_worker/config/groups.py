@@ -14,6 +14,7 @@ class ModelOptions:
 
     model: Path
     served_model_name: str
+    skip_tokenizer: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,6 +123,12 @@ OPTIONS: tuple[Option, ...] = (
         metavar="NAME",
     ),
     _option(
+        "--skip-tokenizer", ModelOptions, parse.truth, "false",
+        "read no tokenizer: token n is the text <n>, and prompts are best given as ids; to time a"
+        " model that comes without one",
+        is_switch=True,
+    ),
+    _option(
         names.FLAG_HTTP_HOST, HttpOptions, parse.text, "127.0.0.1",
         "address that the public HTTP port binds; 0.0.0.0 takes requests of other machines",
         roles=_FRONT, metavar="HOST",

@@ -31,7 +31,7 @@ class DetokenizerServer:
     """Answers one TokenizerManager. Owned by one thread."""
 
     def __init__(self, settings: DetokenizerSettings) -> None:
-        vocabulary = load_vocabulary(Path(settings.model))
+        vocabulary = load_vocabulary(Path(settings.model), is_skipped=settings.skip_tokenizer)
         self._table = token_bytes_of(vocabulary.tokenizer.to_str())
         self._texts = Texts(self._table)
         self._peer = b""

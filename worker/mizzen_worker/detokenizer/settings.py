@@ -9,5 +9,6 @@ class DetokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the vocabulary is and where to bind."""
 
     model: str
+    skip_tokenizer: bool
     address: str
     log: ProcessLog

@@ -15,6 +15,7 @@ class FrontSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
+    skip_tokenizer: bool
     served_name: str
     instance_id: str
     http: HttpOptions

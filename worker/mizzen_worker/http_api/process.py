@@ -76,7 +76,10 @@ def _run(settings: FrontSettings, link: ParentLink, wishes: Wishes) -> None:
     keys = read_access_keys(http.api_key_file, http.admin_key_file)
     listener = socket.socket(fileno=settings.http_fd)
     link.report(Report(state="starting", num_beats=0))
-    loaded = _Loaded(vocabulary=load_vocabulary(Path(settings.model)), keys=keys)
+    loaded = _Loaded(
+        vocabulary=load_vocabulary(Path(settings.model), is_skipped=settings.skip_tokenizer),
+        keys=keys,
+    )
     uvloop.run(_serve(settings, loaded, listener, link, wishes))
 
 

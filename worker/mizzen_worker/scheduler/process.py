@@ -151,7 +151,7 @@ class _Progress:
 
 
 def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> SchedulerSettings:
-    vocabulary = load_vocabulary(Path(settings.model))
+    vocabulary = load_vocabulary(Path(settings.model), is_skipped=settings.skip_tokenizer)
     facts = loaded.facts
     resume = f"{facts.fingerprint} {vocabulary.fingerprint} {WIRE_VERSION}"
     return SchedulerSettings(

@@ -14,6 +14,7 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
     model: str
+    skip_tokenizer: bool
     served_name: str
     instance_id: str
     listen: str

@@ -20,6 +20,7 @@ from mizzen_worker.vocabulary.gguf_special_tokens import strings
 from mizzen_worker.vocabulary.gguf_tokenizer import tokenizer_from_gguf
 from mizzen_worker.vocabulary.json_file import read_json_object
 from mizzen_worker.vocabulary.model_path import find_gguf
+from mizzen_worker.vocabulary.numbered import numbered_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -41,12 +42,17 @@ class Vocabulary:
         return frozenset() if index is None else frozenset({index})
 
 
-def load_vocabulary(path: Path) -> Vocabulary:
-    """Load what a front process needs of a model; raises ``ModelLoadError``."""
+def load_vocabulary(path: Path, *, is_skipped: bool = False) -> Vocabulary:
+    """Load what a front process needs of a model; raises ``ModelLoadError``.
+
+    ``is_skipped``: numbers instead of words, see ``numbered.py``.
+    """
     if not path.exists():
         msg = f"{path}: does not exist; give a model folder or a .gguf file"
         raise ModelLoadError(msg)
     folder = path if path.is_dir() else path.parent
+    if is_skipped:
+        return _numbered(folder)
     gguf = find_gguf(path)
     if gguf is None and not (folder / TOKENIZER_FILE).exists():
         msg = (
@@ -63,6 +69,17 @@ def load_vocabulary(path: Path) -> Vocabulary:
         chat_template=config.get("chat_template"),
         bos_token=config.get("bos_token", ""),
         eos_token=config.get("eos_token", ""),
+    )
+
+
+def _numbered(folder: Path) -> Vocabulary:
+    tokenizer = numbered_tokenizer(folder)
+    return Vocabulary(
+        tokenizer=tokenizer,
+        fingerprint=f"numbered-{tokenizer.get_vocab_size()}",
+        chat_template=None,
+        bos_token="",
+        eos_token="",
     )
 
 
