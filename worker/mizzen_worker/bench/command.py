@@ -13,21 +13,25 @@ from pathlib import Path
 from mizzen_worker.bench.engine import BenchEngine, BenchFailedError, EngineLimits
 from mizzen_worker.bench.measures import MEASURES, BenchSizes, Row
 from mizzen_worker.bench.report import facts_of_machine, table, write_json
+from mizzen_worker.bench.server import serve
+from mizzen_worker.bench.serving import ServingLoad, measure_serving
 from mizzen_worker.bench.shapes import SHAPES
-from mizzen_worker.bench.workloads import PrefixSizes
+from mizzen_worker.bench.workloads import BenchRequest, PrefixSizes, mixed_requests
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.groups import EngineOptions, ModelOptions
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.options import Role, options_of
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
 
 _DESCRIPTION = (
-    "Time the engine in this process, without HTTP and tokenizer: prompts are token ids.\n"
+    "Time the engine in this process, without HTTP and tokenizer: prompts are token ids. Or time\n"
+    "a server over HTTP, with requests that arrive at their own pace (serving).\n"
     f"--model is a folder or file, or a shape with made-up weights: {', '.join(SHAPES)}."
 )
 _EXAMPLE = "mizzen bench offline decode --model qwen06b --device cuda --json out/qwen06b.json"
 _DUMMY = "dummy"
+_SERVING = "serving"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -40,7 +44,10 @@ def run(arguments: Sequence[str]) -> int:
         with _model_folder(configuration.group(ModelOptions).model) as (model, is_shape):
             if is_shape:
                 engine = replace(engine, load_format=_DUMMY)
-            document = _measure(given, engine, model)
+            if _SERVING in given.workloads:
+                document = _measure_server(given, model, is_shape=is_shape)
+            else:
+                document = _measure(given, engine, model)
     except (ConfigError, ModelLoadError, BenchFailedError) as error:
         sys.stderr.write(f"mizzen bench: {error}\n")
         return 1
@@ -53,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = make_parser(Role.BENCH, description=_DESCRIPTION, example=_EXAMPLE)
     sizes, prefix = BenchSizes(), PrefixSizes()
     parser.add_argument(
-        "workloads", nargs="+", choices=sorted(MEASURES), metavar="WORKLOAD",
-        help="one or more of: " + ", ".join(sorted(MEASURES)),
+        "workloads", nargs="+", choices=[*sorted(MEASURES), _SERVING], metavar="WORKLOAD",
+        help=f"one or more of {', '.join(sorted(MEASURES))}; or {_SERVING}",
     )  # fmt: skip
     group = parser.add_argument_group("workloads")
     group.add_argument("--requests", type=int, default=sizes.num_requests, metavar="COUNT",
@@ -73,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
                        help="prefill: ids per prompt (default %(default)s)")  # fmt: skip
     group.add_argument("--groups", type=int, default=prefix.num_groups, metavar="COUNT",
                        help="prefix: groups of 32 requests (default %(default)s)")  # fmt: skip
+    group.add_argument("--rate", type=float, default=float("inf"), metavar="NUMBER",
+                       help="serving: requests a second, all at once when left out")  # fmt: skip
+    group.add_argument("--url", metavar="URL", help="serving: a server that runs; else one is"
+                       " started with the engine's flags given here")  # fmt: skip
     group.add_argument("--rounds", type=int, default=sizes.rounds, metavar="COUNT",
                        help="runs of which the median is told (default %(default)s)")  # fmt: skip
     group.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers")
@@ -119,6 +130,42 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
         "rounds": given.rounds,
         "workloads": rows_by_workload,
     }
+
+
+def _measure_server(given: argparse.Namespace, model: Path, *, is_shape: bool) -> dict[str, object]:
+    if given.workloads != [_SERVING]:
+        message = f"{_SERVING} runs alone: the other workloads hold the device in this process"
+        raise ConfigError(message)
+    requests = mixed_requests(given.requests)
+    if given.url is not None:
+        rows = [_measure_load(given, requests, given.url.rstrip("/"))]
+    else:
+        with serve(_server_flags(given, model, is_shape=is_shape)) as url:
+            rows = [_measure_load(given, requests, url)]
+    sys.stdout.write(f"{_SERVING}:\n{table(rows)}\n")
+    return {
+        "model": str(given.model),
+        "machine": facts_of_machine(given.device or "cpu"),
+        "workloads": {_SERVING: rows},
+    }
+
+
+def _measure_load(given: argparse.Namespace, requests: list[BenchRequest], url: str) -> Row:
+    load = ServingLoad(url=url, rate=given.rate, temperature=given.temperature)
+    measure_serving(requests[:4], replace(load, rate=float("inf")))
+    return measure_serving(requests, load)
+
+
+def _server_flags(given: argparse.Namespace, model: Path, *, is_shape: bool) -> list[str]:
+    """The engine's flags as given, for a server of this model."""
+    flags = ["--model", str(model)]
+    for option in options_of(Role.BENCH):
+        text = vars(given).get(option.field)
+        if text is not None and option.field != "model":
+            flags += [option.flag] if option.is_switch else [option.flag, text]
+    if is_shape:
+        flags += ["--skip-tokenizer", "--load-format", _DUMMY]
+    return flags
 
 
 @contextmanager

@@ -5,12 +5,12 @@ through another engine's offline interface. Each run gets a scheduler, and so a 
 own; the runner, its weights and graphs stay.
 """
 
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mizzen_worker.bench.progress import Progress
 from mizzen_worker.bench.workloads import BenchRequest
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId
@@ -29,7 +29,6 @@ from mizzen_worker.scheduler.settings import SchedulerSettings
 
 _PEER = PeerId(b"bench")
 _IDENTITY = ModelIdentity(served_name="bench", fingerprint="", tokenizer="", resume_identity="")
-_PROGRESS_S = 2.0
 
 
 class BenchFailedError(Exception):
@@ -104,15 +103,13 @@ class BenchEngine:
         submits = [_submit(index, request, temperature) for index, request in enumerate(requests)]
         started = time.perf_counter()
         inbox.waiting.extend((_PEER, submit) for submit in submits)
-        num_done, told_at = 0, started
+        num_done, progress = 0, Progress(title, len(requests))
         while num_done < len(requests):
             loop.run_once()
-            now = time.perf_counter()
-            num_done += _count_finished(inbox.sent)
+            num_finished = _count_finished(inbox.sent)
             inbox.sent.clear()
-            if title and now - told_at > _PROGRESS_S:
-                told_at = now
-                _tell(f"{title}: {num_done} of {len(requests)} requests")
+            num_done += num_finished
+            progress.count(num_finished)
         wall_s = time.perf_counter() - started
         counters = loop.counters
         expected = sum(request.num_new for request in requests)
@@ -161,8 +158,3 @@ def _count_finished(sent: Sequence[ToTokenizer]) -> int:
             text = f"request {message.request_id} ended early: {message.reason}"
             raise BenchFailedError(text)
     return len(finished)
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

@@ -126,7 +126,7 @@ OPTIONS: tuple[Option, ...] = (
         "--skip-tokenizer", ModelOptions, parse.truth, "false",
         "read no tokenizer: token n is the text <n>, and prompts are best given as ids; to time a"
         " model that comes without one",
-        is_switch=True,
+        is_switch=True, roles=frozenset(Role),
     ),
     _option(
         names.FLAG_HTTP_HOST, HttpOptions, parse.text, "127.0.0.1",
