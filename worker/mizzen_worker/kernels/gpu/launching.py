@@ -43,3 +43,17 @@ def num_multiprocessors() -> int:
     if IS_INTERPRETED:
         return 4
     return torch.cuda.get_device_properties().multi_processor_count
+
+
+@functools.cache
+def has_tensor_copies() -> bool:
+    """Whether the hardware copies what tensor descriptors describe; else they are slow."""
+    return IS_INTERPRETED or torch.cuda.get_device_capability() >= (9, 0)
+
+
+@functools.cache
+def shared_memory() -> int:
+    """Bytes of shared memory that one program may take on the current device."""
+    if IS_INTERPRETED:
+        return 232_448
+    return torch.cuda.get_device_properties().shared_memory_per_block_optin

@@ -1,0 +1,45 @@
+"""SiLU gate over alternating columns equals its meaning: widths, biases, dtypes."""
+
+import pytest
+import torch
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+
+from mizzen_worker.kernels.gpu import silu_multiply as module
+from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 24, 1025])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_gate_and_up_alternate(width: int, *, has_bias: bool, dtype: torch.dtype) -> None:
+    torch.manual_seed(width)
+    gate_up = torch.randn(3, 2 * width).to(DEVICE, dtype)
+    bias = torch.randn(2 * width).to(DEVICE) if has_bias else None
+    found = silu_multiply(gate_up, bias, PLAIN)
+    both = gate_up.float() + (0 if bias is None else bias)
+    expected = torch.nn.functional.silu(both[:, ::2]) * both[:, 1::2]
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_half_a_pair_is_refused() -> None:
+    with pytest.raises(ValueError, match="not 3 columns"):
+        silu_multiply(torch.zeros(1, 3, device=DEVICE), None, PLAIN)
+
+
+def compile_all(capability: int) -> None:
+    """The instance that every model launches."""
+    half = torch.empty(16, dtype=torch.bfloat16)
+    options = {"HAS_BIAS": False, "BLOCK": 1024, "PDL": int(capability >= 90), "num_warps": 4}
+    compile_kernel(module._silu_multiply_kernel, (1, 1), half, half, half, 14336, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_compiles_for_every_capability(capability: int) -> None:
+    records = compile_elsewhere("tests.worker.kernels.gpu.test_silu_multiply", capability)
+    assert all(record["stack"] == 0 for record in records)

@@ -1,0 +1,395 @@
+"""Owns products of few rows with a matrix: the matrix is the left operand, the rows its columns.
+
+So a batch of 2 to 256 rows costs no padding to a tensor core's 64 rows, and the matrix is read
+once. Knows no layer; what a tile is good for is in ``layers/gpu/tiles.py``.
+
+``inputs`` [rows, K] and ``matrix`` [N, K]: the same dtype, contiguous, K a multiple of 16 bytes,
+at aligned addresses (both are read through tensor descriptors, which give zeros outside). Any rows
+and N. Products are summed in float32. ``bias`` [N] float32.
+
+- ``multiply``: [splits, rows, N], the partial products of ``splits`` pieces of K, each summed in
+  order; the bias may be added where there is one split;
+- ``gated``: ``silu(gate) * up`` [rows, N / 2] of a matrix whose rows alternate gate, up;
+- ``best_of_blocks``: largest product of each block of N and its row, as of ``HeadOutput``.
+
+Grid: batch tiles next to each other (they share the matrix's tile through L2), then splits, then
+tiles of N. ``matrix`` is read before the wait of a dependent launch: it is a constant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from mizzen_worker.kernels.gpu.block_best import best_along
+
+_LINE = 128
+"""Bytes of one line of the L2 cache."""
+_BARRIERS = 256
+"""Bytes, rounded up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One configuration of a product.
+
+    ``rows`` of the batch and ``columns`` (rows of the matrix) of one program, ``depth``: columns of
+    K in one step, ``stages`` of them in flight. ``accumulators`` 2: gate and up are two tiles of
+    half the columns. ``ahead``: bytes of each of its matrix's rows that a dependent launch asks L2
+    for before it waits.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int = 4
+    splits: int = 1
+    accumulators: int = 1
+    ahead: int = 0
+
+    def shared_bytes(self, element_size: int = 2) -> int:
+        """Shared memory of the operands and of the barriers of their copies."""
+        return self.stages * (self.rows + self.columns) * self.depth * element_size + _BARRIERS
+
+    def fitted(self, limit: int, element_size: int = 2) -> "Tile":
+        """The same tile with as many stages, or as much depth, as ``limit`` bytes allow."""
+        tile = self
+        while tile.shared_bytes(element_size) > limit:
+            if tile.stages > 2:
+                tile = replace(tile, stages=tile.stages - 1)
+            elif tile.depth > 16:
+                tile = replace(tile, depth=tile.depth // 2)
+            else:
+                message = f"{self} does not fit into {limit} bytes of shared memory"
+                raise ValueError(message)
+        return tile
+
+
+@triton.jit
+def _ask_ahead(matrix, first_row, first_column, N, K, COLUMNS: tl.constexpr, AHEAD: tl.constexpr):
+    """Ask L2 for the first bytes of the program's rows; nothing waits for them."""
+    size: tl.constexpr = matrix.dtype.element_ty.primitive_bitwidth // 8
+    row = tl.minimum(first_row + tl.arange(0, COLUMNS), N - 1).to(tl.int64)
+    column = first_column + tl.arange(0, AHEAD // 128) * (128 // size)
+    column = tl.minimum(column, K - 1)
+    address = (matrix + row[:, None] * K + column[None, :]).to(tl.int64)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [address],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def _begin(
+    matrix,
+    first_row,
+    first_column,
+    N,
+    K,
+    COLUMNS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    if PDL:
+        gdc_launch_dependents()
+        if AHEAD > 0:
+            _ask_ahead(matrix, first_row, first_column, N, K, COLUMNS, AHEAD)
+        gdc_wait()
+
+
+@triton.jit
+def _accumulate(
+    left,
+    right,
+    first_row,
+    first_input,
+    begin,
+    end,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """[COLUMNS, ROWS] float32: rows of the matrix times rows of the batch."""
+    total = tl.zeros([COLUMNS, ROWS], tl.float32)
+    for k in tl.range(begin, end, DEPTH, num_stages=STAGES):
+        batch = right.load([first_input, k])
+        weights = left.load([first_row, k])
+        total = tl.dot(weights, batch.T, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def _multiply_kernel(
+    left,
+    right,
+    matrix,
+    bias,
+    products,
+    rows,
+    N,
+    K,
+    split_depth,
+    SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    program = tl.program_id(0)
+    batch_tiles = tl.cdiv(rows, ROWS)
+    first_input = (program % batch_tiles) * ROWS
+    split = (program // batch_tiles) % SPLITS
+    first_row = program // batch_tiles // SPLITS * COLUMNS
+    begin = split * split_depth
+    _begin(matrix, first_row, begin, N, K, COLUMNS, AHEAD, PDL)
+    end = tl.minimum(begin + split_depth, K)
+    total = _accumulate(
+        left, right, first_row, first_input, begin, end, ROWS, COLUMNS, DEPTH, STAGES, PRECISION
+    )
+    column = first_row + tl.arange(0, COLUMNS)
+    row = first_input + tl.arange(0, ROWS)
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
+    place = (split * rows + row).to(tl.int64)[:, None] * N + column[None, :]
+    exists = (row < rows)[:, None] & (column < N)[None, :]
+    tl.store(products + place, tl.trans(total).to(products.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def _gated_kernel(
+    left,
+    left_up,
+    right,
+    matrix,
+    bias,
+    products,
+    rows,
+    N,
+    K,
+    HAS_BIAS: tl.constexpr,
+    ACCUMULATORS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """With 2 accumulators ``left``/``left_up`` see the even and the odd rows of the matrix."""
+    HALF: tl.constexpr = COLUMNS // 2
+    program = tl.program_id(0)
+    batch_tiles = tl.cdiv(rows, ROWS)
+    first_input = (program % batch_tiles) * ROWS
+    first_row = program // batch_tiles * COLUMNS
+    _begin(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
+    column = first_row // 2 + tl.arange(0, HALF)
+    if ACCUMULATORS == 2:
+        gate = tl.zeros([HALF, ROWS], tl.float32)
+        up = tl.zeros([HALF, ROWS], tl.float32)
+        for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+            batch = right.load([first_input, k]).T
+            gate_rows = left.load([first_row // 2, k])
+            gate = tl.dot(gate_rows, batch, gate, input_precision=PRECISION)
+            up_rows = left_up.load([first_row // 2, k])
+            up = tl.dot(up_rows, batch, up, input_precision=PRECISION)
+        if HAS_BIAS:
+            is_there = column < N // 2
+            gate += tl.load(bias + 2 * column, mask=is_there, other=0.0)[:, None]
+            up += tl.load(bias + 2 * column + 1, mask=is_there, other=0.0)[:, None]
+        value = tl.trans(gate * tl.sigmoid(gate) * up)
+    else:
+        both = _accumulate(
+            left, right, first_row, first_input, 0, K, ROWS, COLUMNS, DEPTH, STAGES, PRECISION
+        )
+        if HAS_BIAS:
+            pair = first_row + tl.arange(0, COLUMNS)
+            both += tl.load(bias + pair, mask=pair < N, other=0.0)[:, None]
+        gate, up = tl.split(tl.reshape(tl.trans(both), [ROWS, HALF, 2]))
+        value = gate * tl.sigmoid(gate) * up
+    row = first_input + tl.arange(0, ROWS)
+    place = row.to(tl.int64)[:, None] * (N // 2) + column[None, :]
+    exists = (row < rows)[:, None] & (column < N // 2)[None, :]
+    tl.store(products + place, value.to(products.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def _best_kernel(
+    left,
+    right,
+    matrix,
+    bias,
+    best_values,
+    best_ids,
+    rows,
+    N,
+    K,
+    HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    program = tl.program_id(0)
+    batch_tiles = tl.cdiv(rows, ROWS)
+    first_input = (program % batch_tiles) * ROWS
+    block = program // batch_tiles
+    first_row = block * COLUMNS
+    _begin(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
+    total = _accumulate(
+        left, right, first_row, first_input, 0, K, ROWS, COLUMNS, DEPTH, STAGES, PRECISION
+    )
+    column = first_row + tl.arange(0, COLUMNS)
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
+    # The matrix ends inside the last block: rows of zeros behind it must not win.
+    best, index = best_along(tl.where((column < N)[:, None], total, -float("inf")), 0)
+    row = first_input + tl.arange(0, ROWS)
+    place = row * tl.cdiv(N, COLUMNS) + block
+    tl.store(best_values + place, best, mask=row < rows)
+    tl.store(best_ids + place, first_row + index, mask=row < rows)
+
+
+def multiply(
+    inputs: torch.Tensor,
+    matrix: torch.Tensor,
+    tile: Tile,
+    *,
+    dtype: torch.dtype,
+    launch: Mapping[str, Any],
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Partial products [splits, rows, N] in ``dtype``; ``bias`` only with one split."""
+    rows, outputs, depth = _sizes(inputs, matrix)
+    if bias is not None and tile.splits > 1:
+        message = f"a bias cannot be added to {tile.splits} partial products; add it to their sum"
+        raise ValueError(message)
+    products = torch.empty((tile.splits, rows, outputs), dtype=dtype, device=inputs.device)
+    # Whole steps of K in every split; the last may have fewer, or none.
+    steps = triton.cdiv(triton.cdiv(depth, tile.depth), tile.splits)
+    grid = triton.cdiv(rows, tile.rows) * tile.splits * triton.cdiv(outputs, tile.columns)
+    _multiply_kernel[(grid,)](
+        TensorDescriptor.from_tensor(matrix, [tile.columns, tile.depth]),
+        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
+        matrix,
+        matrix if bias is None else bias,
+        products,
+        rows,
+        outputs,
+        depth,
+        steps * tile.depth,
+        SPLITS=tile.splits,
+        HAS_BIAS=bias is not None,
+        **_options(inputs, tile, launch),
+    )
+    return products
+
+
+def gated(
+    inputs: torch.Tensor,
+    matrix: torch.Tensor,
+    tile: Tile,
+    *,
+    launch: Mapping[str, Any],
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``silu(gate) * up`` [rows, N / 2] in the dtype of ``inputs``."""
+    rows, outputs, depth = _sizes(inputs, matrix)
+    if outputs % 2 or tile.splits > 1:
+        message = f"{outputs} alternating rows in {tile.splits} splits: even and unsplit only"
+        raise ValueError(message)
+    products = torch.empty((rows, outputs // 2), dtype=inputs.dtype, device=inputs.device)
+    pairs = matrix.view(outputs // 2, 2, depth)
+    sides = [pairs[:, 0], pairs[:, 1]] if tile.accumulators == 2 else [matrix, matrix]
+    box = [tile.columns // tile.accumulators, tile.depth]
+    grid = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.columns)
+    _gated_kernel[(grid,)](
+        *(TensorDescriptor.from_tensor(side, box) for side in sides),
+        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
+        matrix,
+        matrix if bias is None else bias,
+        products,
+        rows,
+        outputs,
+        depth,
+        HAS_BIAS=bias is not None,
+        ACCUMULATORS=tile.accumulators,
+        **_options(inputs, tile, launch),
+    )
+    return products
+
+
+def best_of_blocks(
+    inputs: torch.Tensor,
+    matrix: torch.Tensor,
+    tile: Tile,
+    *,
+    launch: Mapping[str, Any],
+    bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Best values [rows, blocks] float32 and rows of the matrix [rows, blocks] int32."""
+    rows, outputs, depth = _sizes(inputs, matrix)
+    blocks = triton.cdiv(outputs, tile.columns)
+    values = torch.empty((rows, blocks), dtype=torch.float32, device=inputs.device)
+    ids = torch.empty((rows, blocks), dtype=torch.int32, device=inputs.device)
+    _best_kernel[(triton.cdiv(rows, tile.rows) * blocks,)](
+        TensorDescriptor.from_tensor(matrix, [tile.columns, tile.depth]),
+        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
+        matrix,
+        matrix if bias is None else bias,
+        values,
+        ids,
+        rows,
+        outputs,
+        depth,
+        HAS_BIAS=bias is not None,
+        **_options(inputs, tile, launch),
+    )
+    return values, ids
+
+
+def _options(inputs: torch.Tensor, tile: Tile, launch: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "DEPTH": tile.depth,
+        "STAGES": tile.stages,
+        "AHEAD": tile.ahead // _LINE * _LINE,
+        "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
+        "num_warps": tile.warps,
+    } | dict(launch)
+
+
+def _sizes(inputs: torch.Tensor, matrix: torch.Tensor) -> tuple[int, int, int]:
+    rows, depth = inputs.shape
+    outputs, matrix_depth = matrix.shape
+    if rows == 0 or depth != matrix_depth or inputs.dtype != matrix.dtype:
+        message = (
+            f"rows {tuple(inputs.shape)} {inputs.dtype} cannot be multiplied with a matrix "
+            f"{tuple(matrix.shape)} {matrix.dtype}"
+        )
+        raise ValueError(message)
+    is_aligned = depth * inputs.element_size() % 16 == 0
+    if not (is_aligned and inputs.is_contiguous() and matrix.is_contiguous()):
+        message = f"a product over {depth} columns needs contiguous rows of a multiple of 16 bytes"
+        raise ValueError(message)
+    return rows, outputs, depth

@@ -1,0 +1,199 @@
+"""Owns which configuration a product of few rows runs with; data and a lookup, launches nothing.
+
+Keyed by the kind of product, the matrix and the bucket of rows. The winners were measured on an
+H200 (SM 90, 132 multiprocessors); other matrices go by a rule, other devices by ``Tile.fitted``.
+``None``: the library's product is faster.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+
+BUCKETS = (16, 32, 64, 128, 192, 256)
+"""Most rows of each bucket; above the last one products are the library's."""
+
+
+class Product(enum.Enum):
+    """What a product is followed by, which decides what a tile may do."""
+
+    QKV = "qkv"
+    """Sums of partial products by ``rotary_store``."""
+    ADD = "add"
+    """Sums of partial products by ``add_norm``."""
+    GATE_UP = "gate_up"
+    """SiLU and product, in the tile."""
+    BEST = "best"
+    """The best of each block, in the tile."""
+    LOGITS = "logits"
+    """Whole float32 rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix that a table knows: [outputs, inputs]."""
+
+    product: Product
+    outputs: int
+    inputs: int
+
+
+Choices = Mapping[int, Tile | None]
+"""By bucket."""
+
+
+def _tile(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> Tile:
+    return Tile(rows=rows, columns=columns, depth=depth, stages=stages, splits=splits)
+
+
+def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
+    """Gate and up in accumulators of their own, ``columns`` rows of each."""
+    return Tile(
+        rows=rows, columns=2 * columns, depth=depth, stages=stages, warps=warps, accumulators=2
+    )
+
+
+def _wide(rows: int, columns: int, depth: int, stages: int) -> Tile:
+    """Eight warps for tiles that four cannot hold in registers."""
+    return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=8)
+
+
+_LLAMA_8B: Mapping[Matrix, Choices] = {
+    Matrix(product=Product.QKV, outputs=6144, inputs=4096): {
+        16: _tile(16, 64, 128, 4),
+        32: _tile(32, 64, 128, 6),
+        64: _tile(64, 64, 128, 4),
+        128: None,
+        192: None,
+        256: None,
+    },
+    Matrix(product=Product.ADD, outputs=4096, inputs=4096): {
+        16: _tile(16, 64, 256, 3, splits=2),
+        32: _tile(32, 64, 128, 4, splits=2),
+        64: _tile(64, 64, 128, 4, splits=2),
+        128: _tile(128, 64, 64, 6, splits=2),
+        192: None,
+        256: None,
+    },
+    Matrix(product=Product.GATE_UP, outputs=28672, inputs=4096): {
+        16: _pair(16, 64, 128, 4),
+        32: _pair(32, 64, 128, 4),
+        64: _pair(64, 64, 128, 4),
+        128: _pair(128, 64, 64, 5),
+        192: None,
+        256: _pair(256, 64, 64, 4, warps=8),
+    },
+    Matrix(product=Product.ADD, outputs=4096, inputs=14336): {
+        16: _tile(16, 64, 256, 3, splits=2),
+        32: _tile(32, 64, 256, 4, splits=2),
+        64: _tile(64, 64, 128, 4, splits=2),
+        128: _tile(128, 64, 64, 6, splits=2),
+        192: None,
+        256: None,
+    },
+    Matrix(product=Product.BEST, outputs=128256, inputs=4096): {
+        16: _tile(16, 128, 128, 3),
+        32: _tile(32, 128, 64, 4),
+        64: _tile(64, 128, 64, 4),
+        128: _wide(128, 256, 64, 4),
+        192: None,
+        256: None,
+    },
+}
+
+_QWEN_06B: Mapping[Matrix, Choices] = {
+    Matrix(product=Product.QKV, outputs=4096, inputs=1024): {
+        16: _tile(16, 64, 256, 3),
+        32: _tile(32, 64, 128, 4),
+        64: _tile(32, 64, 128, 4),
+        128: _tile(64, 64, 128, 4),
+        192: None,
+        256: _tile(128, 64, 64, 6),
+    },
+    Matrix(product=Product.ADD, outputs=1024, inputs=2048): {
+        16: _tile(16, 64, 256, 3, splits=4),
+        32: _tile(32, 64, 256, 3, splits=4),
+        64: _tile(32, 64, 256, 3, splits=4),
+        128: _tile(64, 64, 128, 3, splits=4),
+        192: None,
+        256: _tile(128, 64, 64, 6, splits=4),
+    },
+    Matrix(product=Product.GATE_UP, outputs=6144, inputs=1024): {
+        16: _pair(16, 64, 128, 4),
+        32: _pair(32, 64, 128, 4),
+        64: _pair(32, 64, 128, 4),
+        128: _pair(64, 64, 64, 5),
+        192: None,
+        256: _pair(128, 64, 64, 5),
+    },
+    Matrix(product=Product.ADD, outputs=1024, inputs=3072): {
+        16: _tile(16, 64, 256, 3, splits=4),
+        32: _tile(32, 64, 256, 3, splits=4),
+        64: _tile(32, 64, 256, 3, splits=4),
+        128: _tile(64, 64, 64, 6, splits=4),
+        192: None,
+        256: _tile(128, 64, 64, 6, splits=4),
+    },
+    Matrix(product=Product.BEST, outputs=151936, inputs=1024): {
+        16: _tile(16, 128, 128, 3),
+        32: _tile(32, 128, 64, 4),
+        64: _tile(64, 128, 64, 4),
+        128: None,
+        192: None,
+        256: None,
+    },
+}
+
+_TABLE: Mapping[Matrix, Choices] = {**_LLAMA_8B, **_QWEN_06B}
+"""Qwen3-30B-A3B's attention and head go by the rule."""
+
+_PROGRAMS = 132
+"""Programs that a product should have at least: one for each multiprocessor."""
+
+_LEAST_SPLIT_DEPTH = 512
+"""Columns of K below which a piece is too short to fill its pipeline."""
+
+
+def bucket_of(rows: int) -> int | None:
+    """The smallest bucket that holds ``rows``; None above all of them."""
+    return next((bucket for bucket in BUCKETS if rows <= bucket), None)
+
+
+def choose(matrix: Matrix, rows: int) -> Tile | None:
+    """The configuration for ``rows`` rows on an H200, or None for the library's product."""
+    bucket = bucket_of(rows)
+    if bucket is None:
+        return None
+    known = _TABLE.get(matrix)
+    return by_rule(matrix, bucket) if known is None else known[bucket]
+
+
+def by_rule(matrix: Matrix, bucket: int) -> Tile | None:
+    """What the measured winners have in common."""
+    if bucket > 128 or (bucket == 128 and matrix.product in (Product.BEST, Product.LOGITS)):
+        return None
+    depth, stages = {16: (256, 3), 32: (128, 4), 64: (128, 4), 128: (64, 5)}[bucket]
+    tile = _tile(bucket, 64, depth, stages)
+    match matrix.product:
+        case Product.QKV | Product.ADD:
+            return replace(tile, splits=_splits(matrix))
+        case Product.GATE_UP if matrix.outputs // 128 >= _PROGRAMS // 2:
+            return replace(tile, columns=128, depth=min(depth, 128), accumulators=2)
+        case Product.BEST | Product.LOGITS:
+            return replace(tile, columns=128, depth=64, stages=4)
+        case _:
+            return tile
+
+
+def _splits(matrix: Matrix) -> int:
+    """1, 2 or 4 pieces of K, until there are enough programs or the pieces get short."""
+    splits = 1
+    programs = -(-matrix.outputs // 64)
+    while (
+        splits < 4
+        and programs * splits < _PROGRAMS
+        and matrix.inputs // (2 * splits) >= _LEAST_SPLIT_DEPTH
+    ):
+        splits *= 2
+    return splits
