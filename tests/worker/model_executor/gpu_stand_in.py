@@ -9,7 +9,7 @@ from tests.worker.model_executor.rerun_graphs import best_of
 
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
-from mizzen_worker.layers.operations import HeadNorms
+from mizzen_worker.layers.operations import Experts, HeadNorms
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeight
 from mizzen_worker.model_executor.gpu_forward import Regimes
 
@@ -53,6 +53,17 @@ class StandInOperations:
             bias=None if bias is None else torch.cat([bias[0::2], bias[1::2]]),
         )
         return self._torch.norm_gate_up_silu(hidden, _normed(apart))
+
+    def norm_experts_add(self, hidden: torch.Tensor, experts: Experts[GpuWeight]) -> torch.Tensor:
+        gate_up = experts.gate_up.values
+        apart = torch.cat([gate_up[:, 0::2], gate_up[:, 1::2]], dim=1)
+        plain = Experts(
+            routing=experts.routing,
+            router=_normed(experts.router),
+            gate_up=TorchWeight(values=apart),
+            down=_plain(experts.down),
+        )
+        return self._torch.norm_experts_add(hidden, plain)
 
     def select_sampled(self, value: torch.Tensor) -> torch.Tensor:
         return self._torch.select_sampled(value)

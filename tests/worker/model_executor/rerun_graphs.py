@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.kernels.gpu.stage_step import DrawColumns
 from mizzen_worker.layers.gpu.step import HeadOutput, HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import MakeCapturedSteps
-from mizzen_worker.model_executor.decode_graphs import Capture, ChoiceRows, DecodeGraphs
+from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
 from mizzen_worker.model_executor.forward import Forward
 from mizzen_worker.model_executor.graphs import Graph
 from mizzen_worker.sampler.sampler import sample
-from mizzen_worker.sampler.sampling_batch import ChoiceKind, SamplingBatch
+from mizzen_worker.sampler.sampling_batch import SamplingBatch
 
 _BLOCK = 16
 
@@ -70,20 +71,20 @@ def best_of(logits: torch.Tensor) -> HeadOutput:
 
 
 def choose_in_torch(
-    logits: torch.Tensor, rows: ChoiceRows, *, is_dependent: bool
+    logits: torch.Tensor, columns: DrawColumns, positions: torch.Tensor, *, is_dependent: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the sampling kernels mean."""
-    slots, table = rows.row_slots, rows.table
-    kinds = table.kinds[slots]
+    is_greedy = (columns.temperatures < torch.finfo(torch.float32).tiny) | (columns.top_k == 1)
+    is_plain = (columns.top_k == 0) & (columns.top_p >= 1) & (columns.min_p <= 0)
     batch = SamplingBatch(
-        temperatures=table.temperatures[slots],
-        top_k=table.top_k[slots].long(),
-        top_p=table.top_p[slots],
-        min_p=table.min_p[slots],
-        seeds=table.seeds[slots],
-        positions=rows.positions + 1,
-        plain_rows=torch.nonzero(kinds == ChoiceKind.PLAIN).flatten(),
-        filtered_rows=torch.nonzero(kinds == ChoiceKind.FILTERED).flatten(),
+        temperatures=columns.temperatures,
+        top_k=columns.top_k.long(),
+        top_p=columns.top_p,
+        min_p=columns.min_p,
+        seeds=columns.seeds,
+        positions=positions,
+        plain_rows=torch.nonzero(~is_greedy & is_plain).flatten(),
+        filtered_rows=torch.nonzero(~is_greedy & ~is_plain).flatten(),
     )
     sampled = sample(logits, batch)
     return sampled.tokens, sampled.is_valid

@@ -17,7 +17,14 @@ import torch
 
 from mizzen_worker.contracts.batch import Int32Array, PageWrite, RunnerLimits, ScheduleBatch
 from mizzen_worker.kernels.gpu.record_step import RecordTensors, record_best, record_chosen
-from mizzen_worker.kernels.gpu.stage_step import HEADER, SlotTensors, StagedRows, stage_step
+from mizzen_worker.kernels.gpu.stage_step import (
+    HEADER,
+    DrawColumns,
+    SlotTensors,
+    StagedDraws,
+    StagedRows,
+    stage_step,
+)
 from mizzen_worker.layers.gpu.step import HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
@@ -36,22 +43,21 @@ _WRITES_PER_ROW = 2
 _SPARE_WRITES = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceRows:
-    """Rows to choose for: ``row_slots`` and ``positions`` (of the token that went in) [n] int64."""
-
-    row_slots: torch.Tensor
-    positions: torch.Tensor
-    table: SlotTable
-
-
 class ChooseTokens(Protocol):
-    """Chooses what ``sampler.sample`` would, from parameters on the device."""
+    """Chooses what ``sampler.sample`` would, from parameters on the device; waits for nothing."""
 
     def __call__(
-        self, logits: torch.Tensor, rows: ChoiceRows, *, is_dependent: bool
+        self,
+        logits: torch.Tensor,
+        columns: DrawColumns,
+        positions: torch.Tensor,
+        *,
+        is_dependent: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[n, vocab] float32 logits to tokens [n] int64 and their validity [n] bool."""
+        """[n, vocab] float32 logits to tokens [n] int64 and their validity [n] bool.
+
+        ``positions`` [n] int64 are those of the tokens to choose.
+        """
         ...
 
 
@@ -105,6 +111,11 @@ class DecodeGraphs:
             },
             row_lengths=torch.zeros(most, dtype=torch.int32, device=device),
             current=torch.zeros(2, dtype=torch.int32, device=device),
+        )
+        self._draws = StagedDraws(
+            by_slot=_slot_columns(table),
+            by_row=_row_columns(most, device),
+            positions=torch.zeros(most, dtype=torch.int64, device=device),
         )
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._tokens = torch.arange(most, dtype=torch.int64, device=device)
@@ -180,6 +191,7 @@ class DecodeGraphs:
                 finished=slots.finished,
             ),
             self._rows,
+            self._draws if tail is Tail.DRAWN else None,
             num_rows=size,
             page_size=self._limits.page_size,
         )
@@ -190,12 +202,9 @@ class DecodeGraphs:
         if output.best_values is not None and output.best_ids is not None:
             record_best(output.best_values, output.best_ids, self._record(), is_dependent=True)
         elif output.logits is not None and self._choose is not None:
-            rows = ChoiceRows(
-                row_slots=self._rows.row_slots[:size],
-                positions=self._rows.positions[:size],
-                table=self._table,
-            )
-            tokens, is_valid = self._choose(output.logits, rows, is_dependent=True)
+            positions = self._draws.positions[:size]
+            columns = _first(self._draws.by_row, size)
+            tokens, is_valid = self._choose(output.logits, columns, positions, is_dependent=True)
             record_chosen(tokens, is_valid, self._record(), is_dependent=True)
         return None
 
@@ -226,6 +235,37 @@ class DecodeGraphs:
             stop_ids=self._table.stop_ids,
             outcome=self._ring.outcome,
         )
+
+
+def _slot_columns(table: SlotTable) -> DrawColumns:
+    return DrawColumns(
+        temperatures=table.temperatures,
+        top_p=table.top_p,
+        min_p=table.min_p,
+        top_k=table.top_k,
+        seeds=table.seeds,
+    )
+
+
+def _row_columns(num_rows: int, device: torch.device) -> DrawColumns:
+    reals = [torch.zeros(num_rows, dtype=torch.float32, device=device) for _ in range(3)]
+    return DrawColumns(
+        temperatures=reals[0],
+        top_p=reals[1],
+        min_p=reals[2],
+        top_k=torch.zeros(num_rows, dtype=torch.int32, device=device),
+        seeds=torch.zeros(num_rows, dtype=torch.int64, device=device),
+    )
+
+
+def _first(columns: DrawColumns, num_rows: int) -> DrawColumns:
+    return DrawColumns(
+        temperatures=columns.temperatures[:num_rows],
+        top_p=columns.top_p[:num_rows],
+        min_p=columns.min_p[:num_rows],
+        top_k=columns.top_k[:num_rows],
+        seeds=columns.seeds[:num_rows],
+    )
 
 
 def make_ring(max_rows: int, max_writes: int, device: torch.device) -> StepRing:

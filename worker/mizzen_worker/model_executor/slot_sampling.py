@@ -131,7 +131,7 @@ class SlotSampling:
         stop_ids[:, : known.shape[1]] = known
         return SlotColumns(
             seeds=self._seeds[slots],
-            integers=np.stack([*self._integers[:, slots], self._kinds[slots]]),
+            integers=self._integers[:, slots],
             reals=self._reals[:, slots],
             stop_ids=stop_ids,
         )

@@ -21,7 +21,7 @@ MAX_STOP_IDS = 16
 class SlotColumns:
     """Parameters of n slots on the host.
 
-    ``integers`` [3, n] int32: top-k, max tokens, kind (``ChoiceKind``); ``reals`` [3, n] float32:
+    ``integers`` [2, n] int32: top-k (0 means no limit), max tokens; ``reals`` [3, n] float32:
     temperature, top-p, min-p; ``stop_ids`` [n, MAX_STOP_IDS] int32.
     """
 
@@ -36,16 +36,16 @@ class SlotTable:
 
     def __init__(self, max_slots: int, device: torch.device) -> None:
         rows = max_slots + 1
-        self.seeds = torch.zeros(rows, dtype=torch.int64, device=device)
-        """[slots] int64."""
-        self.top_k, self.max_tokens, self.kinds = (
-            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(3)
+        self.temperatures, self.top_p, self.min_p = (
+            torch.zeros(rows, dtype=torch.float32, device=device) for _ in range(3)
+        )
+        """[slots] float32 each; slot 0 is greedy, so that padding costs nothing."""
+        self.top_k, self.max_tokens = (
+            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(2)
         )
         """[slots] int32 each; a top-k of 0 means no limit."""
-        self.temperatures, self.top_p, self.min_p = (
-            torch.ones(rows, dtype=torch.float32, device=device) for _ in range(3)
-        )
-        """[slots] float32 each; the temperature of a greedy slot is anything."""
+        self.seeds = torch.zeros(rows, dtype=torch.int64, device=device)
+        """[slots] int64."""
         self.stop_ids = torch.full((rows, MAX_STOP_IDS), -1, dtype=torch.int32, device=device)
         """[slots, MAX_STOP_IDS] int32, -1 where there is none."""
 
@@ -62,11 +62,12 @@ class SlotTable:
             return
         slots = staged.longs["entered_slots"]
         self.seeds.index_copy_(0, slots, staged.longs["table_seeds"])
-        integers = staged.integers["table_integers"].view(3, -1)
-        for column, values in zip((self.top_k, self.max_tokens, self.kinds), integers, strict=True):
+        integers = staged.integers["table_integers"].view(2, -1)
+        for column, values in zip((self.top_k, self.max_tokens), integers, strict=True):
             column.index_copy_(0, slots, values)
         reals = staged.reals["table_reals"].view(3, -1)
-        for column, numbers in zip((self.temperatures, self.top_p, self.min_p), reals, strict=True):
+        columns = (self.temperatures, self.top_p, self.min_p)
+        for column, numbers in zip(columns, reals, strict=True):
             column.index_copy_(0, slots, numbers)
         stop_ids = staged.integers["table_stop_ids"].view(-1, MAX_STOP_IDS)
         self.stop_ids.index_copy_(0, slots, stop_ids)

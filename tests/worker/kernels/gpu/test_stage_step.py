@@ -1,5 +1,7 @@
 """A staged step equals the eager path's tensors: pages entered, sinks, padding, ring, any sizes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,9 @@ from mizzen_worker.contracts.batch import DecodeRows, PageWrite, RunnerLimits
 from mizzen_worker.kernels.gpu import stage_step as module
 from mizzen_worker.kernels.gpu.stage_step import (
     HEADER,
+    DrawColumns,
     SlotTensors,
+    StagedDraws,
     StagedRows,
     StepWords,
     stage_step,
@@ -70,6 +74,21 @@ def ring_of() -> StepWords:
     )
 
 
+def draws_of(dice: np.random.Generator, num_slots: int) -> StagedDraws:
+    def columns(count: int) -> DrawColumns:
+        reals = [torch.from_numpy(dice.random(count)).float().to(DEVICE) for _ in range(3)]
+        return DrawColumns(
+            temperatures=reals[0],
+            top_p=reals[1],
+            min_p=reals[2],
+            top_k=torch.from_numpy(dice.integers(0, 99, count)).int().to(DEVICE),
+            seeds=torch.from_numpy(dice.integers(-(2**63), 2**63, count)).to(DEVICE),
+        )
+
+    positions = torch.zeros(MAX_ROWS, dtype=torch.int64, device=DEVICE)
+    return StagedDraws(by_slot=columns(num_slots), by_row=columns(MAX_ROWS), positions=positions)
+
+
 def fill(
     words: np.ndarray, decodes: DecodeRows, writes: list[tuple[int, int, int]], bucket: int
 ) -> None:
@@ -95,6 +114,7 @@ def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_w
     limits = limits_of(page_size)
     state = random_state(limits, dice)
     ring, rows = ring_of(), empty_rows()
+    draws = draws_of(dice, limits.max_slots + 1)
     max_pages = state.page_table.shape[1]
     for step in range(PLACES + 2):
         decodes = DecodeRows(
@@ -137,6 +157,7 @@ def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_w
                 finished=state.finished,
             ),
             rows,
+            draws if step % 2 else None,
             num_rows=bucket,
             page_size=page_size,
         )
@@ -153,6 +174,12 @@ def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_w
         assert (rows.kv_locations[num_rows:bucket] == 0).all()
         assert (rows.row_slots[num_rows:bucket] == 0).all()
         assert (rows.row_lengths[num_rows:bucket] == 1).all()
+        if step % 2:
+            taken = rows.row_slots[:bucket]
+            for name in dataclasses.fields(DrawColumns):
+                found = getattr(draws.by_row, name.name)
+                assert torch.equal(found[:bucket], getattr(draws.by_slot, name.name)[taken])
+            assert torch.equal(draws.positions[:bucket], rows.positions[:bucket] + 1)
         assert rows.current.tolist() == [step % PLACES, num_rows]
         assert ring.counter.item() == step + 1
 
@@ -164,7 +191,7 @@ def test_a_step_without_rows_is_padding_alone() -> None:
     slots = SlotTensors(
         page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
     )
-    stage_step(ring, slots, rows, num_rows=4, page_size=4)
+    stage_step(ring, slots, rows, None, num_rows=4, page_size=4)
     assert rows.kv_locations[:5].tolist() == [0, 0, 0, 0, -7]
     assert rows.current.tolist() == [0, 0]
     assert not state.page_table.any()
@@ -176,23 +203,26 @@ def test_rows_beyond_the_words_are_refused() -> None:
         page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
     )
     with pytest.raises(ValueError, match="41 rows"):
-        stage_step(ring_of(), slots, empty_rows(), num_rows=41, page_size=4)
+        stage_step(ring_of(), slots, empty_rows(), None, num_rows=41, page_size=4)
 
 
 def compile_all(capability: int) -> None:
     """The smallest and the largest bucket."""
     wide, word = torch.empty(16, dtype=torch.int64), torch.empty(16, dtype=torch.int32)
-    flags = torch.empty(16, dtype=torch.bool)
-    for block, warps in ((16, 4), (1024, 4)):
+    flags, real = torch.empty(16, dtype=torch.bool), torch.empty(16)
+    draws = (real, real, real, word, wide) * 2
+    for block, has_draws in ((16, True), (1024, False), (1024, True)):
         compile_kernel(
             module._stage_step,
             (1,),
             *(word, word, word, wide, flags, wide, wide, wide, wide, word, word),
+            *((*draws, wide) if has_draws else (None,) * 11),
             *(block, 4096, 2560, 512, 1088, 16),
             PLACES=4,
             ROWS=block,
             WRITES=module._WRITES,
-            num_warps=warps,
+            HAS_DRAWS=has_draws,
+            num_warps=4,
         )
 
 

@@ -69,6 +69,58 @@ class StagedRows:
     current: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawColumns:
+    """Parameters of draws, by slot or by row, one entry each, contiguous, on the device.
+
+    ``temperatures``, ``top_p``, ``min_p`` float32; ``top_k`` int32; ``seeds`` int64.
+    """
+
+    temperatures: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    top_k: torch.Tensor
+    seeds: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedDraws:
+    """What is staged for draws beside the rows: from ``by_slot`` to ``by_row``.
+
+    ``positions`` [rows] int64 are those of the tokens to draw: behind the ones that go in.
+    """
+
+    by_slot: DrawColumns
+    by_row: DrawColumns
+    positions: torch.Tensor
+
+
+@triton.jit
+def _stage_draws(
+    slots,
+    starts,
+    rows,
+    is_row,
+    temperatures,
+    top_p,
+    min_p,
+    top_k,
+    seeds,
+    row_temperatures,
+    row_top_p,
+    row_min_p,
+    row_top_k,
+    row_seeds,
+    row_positions,
+):
+    tl.store(row_temperatures + rows, tl.load(temperatures + slots, mask=is_row), mask=is_row)
+    tl.store(row_top_p + rows, tl.load(top_p + slots, mask=is_row), mask=is_row)
+    tl.store(row_min_p + rows, tl.load(min_p + slots, mask=is_row), mask=is_row)
+    tl.store(row_top_k + rows, tl.load(top_k + slots, mask=is_row), mask=is_row)
+    tl.store(row_seeds + rows, tl.load(seeds + slots, mask=is_row), mask=is_row)
+    tl.store(row_positions + rows, starts.to(tl.int64) + 1, mask=is_row)
+
+
 @triton.jit
 def _stage_step(
     ring,
@@ -82,6 +134,17 @@ def _stage_step(
     row_slots,
     row_lengths,
     current,
+    temperatures,
+    top_p,
+    min_p,
+    top_k,
+    seeds,
+    row_temperatures,
+    row_top_p,
+    row_min_p,
+    row_top_k,
+    row_seeds,
+    row_draw_positions,
     num_bucket_rows,
     place_stride,
     table_stride,
@@ -91,6 +154,7 @@ def _stage_step(
     PLACES: tl.constexpr,
     ROWS: tl.constexpr,
     WRITES: tl.constexpr,
+    HAS_DRAWS: tl.constexpr,
 ):
     number = tl.load(counter)
     place = number % PLACES
@@ -120,6 +184,24 @@ def _stage_step(
     tl.store(kv_locations + rows, pages * page_size + starts % page_size, mask=is_row)
     tl.store(row_slots + rows, slots, mask=is_row)
     tl.store(row_lengths + rows, starts + 1, mask=is_row)
+    if HAS_DRAWS:
+        _stage_draws(
+            slots,
+            starts,
+            rows,
+            is_row,
+            temperatures,
+            top_p,
+            min_p,
+            top_k,
+            seeds,
+            row_temperatures,
+            row_top_p,
+            row_min_p,
+            row_top_k,
+            row_seeds,
+            row_draw_positions,
+        )
     tl.store(current, place)
     tl.store(current + 1, num_rows)
     # Released: kernels behind this one may begin when it exits, and look at slots and pages before
@@ -129,7 +211,13 @@ def _stage_step(
 
 
 def stage_step(
-    words: StepWords, slots: SlotTensors, rows: StagedRows, *, num_rows: int, page_size: int
+    words: StepWords,
+    slots: SlotTensors,
+    rows: StagedRows,
+    draws: StagedDraws | None,
+    *,
+    num_rows: int,
+    page_size: int,
 ) -> None:
     """Enter the step's pages and write the tensors of ``num_rows`` rows, padding included."""
     _require_shapes(words, slots, rows, num_rows)
@@ -146,6 +234,7 @@ def stage_step(
         rows.row_slots,
         rows.row_lengths,
         rows.current,
+        *_draw_arguments(draws, num_rows),
         num_rows,
         words.ring.stride(0),
         slots.page_table.stride(0),
@@ -155,8 +244,24 @@ def stage_step(
         PLACES=len(words.ring),
         ROWS=block,
         WRITES=_WRITES,
+        HAS_DRAWS=draws is not None,
         num_warps=4,
     )
+
+
+def _draw_arguments(draws: StagedDraws | None, num_rows: int) -> tuple[torch.Tensor | None, ...]:
+    if draws is None:
+        return (None,) * 11
+    columns = [
+        (table.temperatures, table.top_p, table.min_p, table.top_k, table.seeds)
+        for table in (draws.by_slot, draws.by_row)
+    ]
+    by_row = (*columns[1], draws.positions)
+    is_sound = all(column.is_contiguous() for column in (*columns[0], *by_row))
+    if not is_sound or any(len(column) < num_rows for column in by_row):
+        message = f"parameters of draws must be contiguous and have {num_rows} rows"
+        raise ValueError(message)
+    return (*columns[0], *by_row)
 
 
 def _require_shapes(words: StepWords, slots: SlotTensors, rows: StagedRows, num_rows: int) -> None:
