@@ -239,11 +239,32 @@ def test_nobody_else_may_drain_the_pod(host: str, status: int) -> None:
 def test_progress_is_a_bar_on_a_terminal() -> None:
     out = io.StringIO()
     progress = Progress(out=out, is_terminal=True)
-    for share in (0.0, 0.5, 1.0):
-        progress.note("rank", Report(state="loading", num_beats=0, progress=share))
+    progress.note("rank", Report(state="loading", num_beats=0))
+    assert out.getvalue() == ""
+    for beat, share in enumerate((0.0, 0.5, 1.0)):
+        progress.note("rank", _loading("loading weights", beat, share))
+    progress.note("rank", _loading("capturing graphs", 3, 0.5))
     progress.note("rank", Report(state="ready", num_beats=1))
-    assert out.getvalue().endswith("] 100%\n")
-    assert " 50%" in out.getvalue()
+    weights, graphs, end = out.getvalue().split("\n")
+    assert weights.endswith("] 100%")
+    assert "loading weights [" in weights
+    assert " 50%" in weights
+    assert graphs.startswith("\rcapturing graphs [")
+    assert end == ""
+
+
+def test_of_several_ranks_the_slowest_is_shown() -> None:
+    out = io.StringIO()
+    progress = Progress(out=out, is_terminal=True)
+    progress.note("rank-0", _loading("capturing graphs", 9, 0.5))
+    out.truncate(0)
+    progress.note("rank-1", _loading("loading weights", 2, 0.25))
+    assert out.getvalue().endswith(" 25%")
+    assert "loading weights" in out.getvalue()
+
+
+def _loading(phase: str, num_beats: int, share: float) -> Report:
+    return Report(state="loading", num_beats=num_beats, progress=share, detail=phase)
 
 
 def test_url_and_a_line_that_works_are_announced_once() -> None:

@@ -26,6 +26,7 @@ from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.plan import require_room_for_weights
 from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseCallback, ignore_phase
 from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest, size_pool
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.one_token_forward import OneTokenForward
@@ -281,10 +282,12 @@ def _load_on_gpu(
         raise ModelLoadError(message) from error
 
 
-def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedModel:
+def load_runner(
+    options: RunnerOptions, progress: ProgressCallback, enter: PhaseCallback = ignore_phase
+) -> LoadedModel:
     """Read the model and build its runner; raises ``ModelLoadError`` or ``ConfigError``.
 
-    ``progress`` is called from this thread while weights are read.
+    ``enter`` and ``progress`` are called from this thread: bytes of weights, then graphs.
     """
     device = _device(options)
     if options.num_threads > 0:
@@ -297,6 +300,7 @@ def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedMod
     facts = checkpoint.facts
     limits = _limits(options, facts, device)
     load = _load if device.type == "cpu" else _load_on_gpu
+    enter(LoadPhase.WEIGHTS)
     make_forward = load(options, checkpoint, device, limits.context_length, progress)
 
     def make_runner(limits: RunnerLimits) -> ModelRunner:
@@ -313,6 +317,11 @@ def load_runner(options: RunnerOptions, progress: ProgressCallback) -> LoadedMod
             fraction=options.memory_fraction,
             num_graphs=_NUM_GRAPHS if options.uses_graphs else 0,
         )
+        enter(LoadPhase.MEMORY)
         num_pages = size_pool(request, CudaMeter(device), make_runner)
         limits = replace(limits, num_pages=num_pages)
-    return LoadedModel(runner=make_runner(limits), facts=facts)
+    runner = make_runner(limits)
+    if device.type != "cpu" and options.uses_graphs:
+        enter(LoadPhase.GRAPHS)
+        runner.warm_up(progress)
+    return LoadedModel(runner=runner, facts=facts)

@@ -23,6 +23,7 @@ from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.pulse import Pulse
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import LoadedModel, load_runner
+from mizzen_worker.model_executor.load_phase import LoadPhase
 from mizzen_worker.observability.tracing import make_tracer
 from mizzen_worker.scheduler.cache_feed import CacheFeed
 from mizzen_worker.scheduler.control import DrainOrder
@@ -49,7 +50,9 @@ def main() -> None:
 
 def _run(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     link.report(Report(state="loading", num_beats=0))
-    loaded = load_runner(runner_options(settings.engine, Path(settings.model)), _Progress(link))
+    progress = _Progress(link)
+    options = runner_options(settings.engine, Path(settings.model))
+    loaded = load_runner(options, progress, progress.enter)
     keys = read_server_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
     is_tcp = settings.listen.startswith("tcp://")
     endpoint = ZmqEndpoint(settings.listen, clock=time.monotonic, keys=keys if is_tcp else None)
@@ -134,20 +137,36 @@ def _say_last_words(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
 
 
 class _Progress:
-    """Reports the loading of weights; called with bytes done and bytes in all."""
+    """Reports the phases of loading and how far each one is."""
 
     def __init__(self, link: ParentLink) -> None:
         self._link = link
-        self._num_calls = 0
+        self._num_reports = 0
+        self._phase = ""
         self._last_share = -1.0
+
+    def enter(self, phase: LoadPhase) -> None:
+        """Note that a phase begins."""
+        self._phase = phase.value
+        self._report(0.0)
 
     def __call__(self, num_done: int, num_total: int) -> None:
         """Note progress, at most once per percent."""
-        self._num_calls += 1
         share = num_done / num_total if num_total else 1.0
         if share - self._last_share >= 0.01 or share >= 1:
-            self._last_share = share
-            self._link.report(Report(state="loading", num_beats=self._num_calls, progress=share))
+            self._report(share)
+
+    def _report(self, share: float) -> None:
+        self._num_reports += 1
+        self._last_share = share
+        self._link.report(
+            Report(
+                state="loading",
+                num_beats=self._num_reports,
+                progress=share,
+                detail=self._phase,
+            )
+        )
 
 
 def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> SchedulerSettings:

@@ -12,33 +12,41 @@ _LOG_STEP = 0.1
 
 
 class Progress:
-    """Shows the loading of ranks: the slowest one's."""
+    """Shows the loading of ranks: the slowest one's phase and share."""
 
     def __init__(self, *, out: TextIO, is_terminal: bool) -> None:
         self._out = out
         self._is_terminal = is_terminal
+        self._shown_phase = ""
         self._shown = -1.0
-        self._loading: dict[str, float] = {}
+        self._loading: dict[str, Report] = {}
 
     def note(self, name: str, report: Report) -> None:
         """Take a rank's report."""
-        if report.state == "loading":
-            self._loading[name] = report.progress
+        if report.state == "loading" and report.detail:
+            self._loading[name] = report
         else:
             self._loading.pop(name, None)
         if not self._loading:
             self._finish()
             return
-        progress = min(self._loading.values())
+        # All ranks load the same model and tell alike often: who told least is the slowest.
+        slowest = min(self._loading.values(), key=lambda report: report.num_beats)
+        if slowest.detail != self._shown_phase:
+            self._finish()
+            self._shown_phase = slowest.detail
+        self._show(slowest.detail, slowest.progress)
+
+    def _show(self, phase: str, progress: float) -> None:
         if self._is_terminal:
             filled = round(progress * _BAR_CHARS)
             bar = "#" * filled + "-" * (_BAR_CHARS - filled)
-            self._out.write(f"\rloading weights [{bar}] {progress:4.0%}")
+            self._out.write(f"\r{phase} [{bar}] {progress:4.0%}")
             self._out.flush()
             self._shown = progress
         elif progress - self._shown >= _LOG_STEP or progress in {0.0, 1.0}:
             if progress != self._shown:
-                logger.info("loading weights", extra={"percent": round(progress * 100)})
+                logger.info(phase, extra={"percent": round(progress * 100)})
             self._shown = progress
 
     def _finish(self) -> None:
