@@ -55,3 +55,29 @@ class ForwardBatch:
         # A slice: torch asks the device for the value of an index without dimensions.
         pages = self.page_table[self.row_slots[row : row + 1], index // self.page_size].long()
         return pages * self.page_size + index % self.page_size
+
+    def sampled_rows(self) -> "ForwardBatch":
+        """The sampled tokens as rows of one new token each, over the same KV; asks no device.
+
+        Only attention of the last layer needs it. On the host every row has the longest row's
+        length, a bound, as in a captured batch.
+        """
+        sampled = self.sampled_tokens
+        num_rows, device = len(sampled), sampled.device
+        rows = torch.searchsorted(self.device_row_starts[1:].long(), sampled, right=True)
+        positions = self.positions[sampled]
+        starts = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
+        longest = self.row_lengths.max(initial=0)
+        return ForwardBatch(
+            token_ids=self.token_ids[sampled],
+            positions=positions,
+            kv_locations=self.kv_locations[sampled],
+            page_table=self.page_table,
+            row_slots=self.row_slots[rows.clamp_(max=self.num_rows - 1)],
+            sampled_tokens=starts[:-1].long(),
+            device_row_starts=starts,
+            device_row_lengths=(positions + 1).int(),
+            row_starts=np.arange(num_rows + 1, dtype=np.int32),
+            row_lengths=np.full(num_rows, longest, dtype=np.int32),
+            page_size=self.page_size,
+        )

@@ -65,7 +65,8 @@ class GpuForward:
 
     def run(self, batch: ForwardBatch) -> torch.Tensor:
         """See ``Forward``."""
-        logits = self.run_head(batch, HeadResult.LOGITS, is_dependent=False).logits
+        step = self._step(batch, HeadResult.LOGITS, is_dependent=False, is_exact=True)
+        logits = self._run(step).logits
         if logits is None:
             message = "the head gave no logits although these were asked for"
             raise RuntimeError(message)
@@ -73,13 +74,24 @@ class GpuForward:
 
     def run_head(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
         """See ``CapturableForward``."""
-        step = GpuStep(
+        return self._run(self._step(batch, head, is_dependent=is_dependent, is_exact=False))
+
+    def _step(
+        self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool, is_exact: bool
+    ) -> GpuStep:
+        """``is_exact``: the host arrays of the batch are no bounds; see ``GpuStep``."""
+        return GpuStep(
             batch=batch,
             pool=self._pool,
             attend=self._attention.begin(batch).attend,
             settings=self._settings,
             head=head,
             is_dependent=is_dependent,
+            begin_attention=lambda other: self._attention.begin(other).attend,
+            is_exact=is_exact,
         )
-        output: HeadOutput = self._model.forward(self._regimes.for_tokens(batch.num_tokens)(step))
+
+    def _run(self, step: GpuStep) -> HeadOutput:
+        operations = self._regimes.for_tokens(step.batch.num_tokens)(step)
+        output: HeadOutput = self._model.forward(operations)
         return output

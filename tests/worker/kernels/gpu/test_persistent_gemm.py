@@ -49,7 +49,6 @@ def test_rows_that_no_tensor_map_can_hold_are_refused() -> None:
 
 def test_tile_follows_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "num_multiprocessors", lambda: 132)
-    monkeypatch.setattr(module, "IS_INTERPRETED", True)
     assert choose_tile(8192, 28672, torch.bfloat16) is module.WIDE
     # 192 wide tiles would take two rounds of 132; 384 narrow ones take three half as long.
     assert choose_tile(1024, 6144, torch.bfloat16) is module.NARROW

@@ -28,6 +28,7 @@ def check(
     splits: int = 1,
     dtype: torch.dtype = torch.float32,
     pool_dtype: torch.dtype | None = None,
+    replaces_new: bool = False,
 ) -> None:
     torch.manual_seed(head_dim + heads)
     num_tokens, columns = 5, (heads + 2 * kv_heads) * head_dim
@@ -46,9 +47,11 @@ def check(
     )
     norms = HeadNormWeights(query=weights[0], key=weights[1], eps=1e-6) if has_norms else None
     projected = parts if splits > 1 else parts[0]
-    found = rotary_store(projected, bias, norms, target, dtype=dtype, launch=PLAIN)
-
     whole = parts.float().sum(0) + (0 if bias is None else bias)
+    found = rotary_store(
+        projected, bias, norms, target, dtype=dtype, launch=PLAIN, replaces_new=replaces_new
+    )
+
     queries, keys, values = rotated_heads(
         whole,
         (heads, kv_heads),
@@ -64,6 +67,11 @@ def check(
     tolerance = TOLERANCE[pool_dtype]
     for stored, wanted in zip((target.keys, target.values), expected, strict=True):
         torch.testing.assert_close(stored, wanted, rtol=tolerance, atol=tolerance)
+    if replaces_new:
+        new = torch.cat([keys, values], dim=1).flatten(1)
+        tolerance = TOLERANCE[dtype]
+        found_new = projected[:, heads * head_dim :].float()
+        torch.testing.assert_close(found_new, new, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,6 +90,22 @@ def test_heads_are_rotated_and_stored(
 @pytest.mark.parametrize("splits", [2, 4])
 def test_partial_products_and_biases_are_added_first(*, has_bias: bool, splits: int) -> None:
     check(4, 2, 32, has_norms=True, has_bias=has_bias, splits=splits)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_new_keys_and_values_take_their_places(*, has_norms: bool, dtype: torch.dtype) -> None:
+    check(5, 2, 48, has_norms=has_norms, has_bias=True, dtype=dtype, replaces_new=True)
+
+
+def test_keys_and_values_come_without_queries() -> None:
+    check(0, 3, 16)
+    check(0, 2, 48, has_norms=True, has_bias=True)
+
+
+def test_partial_products_have_no_places_for_new_keys() -> None:
+    with pytest.raises(ValueError, match="2 partial products"):
+        check(2, 1, 16, splits=2, replaces_new=True)
 
 
 def test_the_pool_has_a_dtype_of_its_own() -> None:
@@ -139,6 +163,7 @@ def compile_all(capability: int) -> None:
                 "SPLITS": splits,
                 "HAS_BIAS": False,
                 "HAS_NORMS": has_norms,
+                "REPLACES_NEW": splits == 1,
                 "HEADS": heads,
                 "KV_HEADS": kv_heads,
                 "HEAD_DIM": 128,

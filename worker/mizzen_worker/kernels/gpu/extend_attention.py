@@ -22,7 +22,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mizzen_worker.kernels.gpu.extend_plan import ExtendPlan
-from mizzen_worker.kernels.gpu.launching import IS_INTERPRETED
+from mizzen_worker.kernels.gpu.launching import has_tensor_copies
 
 _LOG2_E = math.log2(math.e)
 
@@ -238,9 +238,8 @@ def _has_tma(plan: ExtendPlan, cache: torch.Tensor, window: int | None) -> bool:
     """Whether blocks of keys can be boxes of a tensor map: within a page, and whole heads."""
     width = plan.heads.head_dim * cache.element_size()
     is_box = plan.heads.head_dim == triton.next_power_of_2(plan.heads.head_dim) and width >= 32
-    is_device = IS_INTERPRETED or torch.cuda.get_device_capability(cache.device) >= (9, 0)
     is_whole = plan.rows.page_size % plan.tile.key_block == 0
-    return window is None and is_box and is_whole and is_device
+    return window is None and is_box and is_whole and has_tensor_copies()
 
 
 def _require_fitting(

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.launching import IS_INTERPRETED, num_multiprocessors
+from mizzen_worker.kernels.gpu.launching import has_tensor_copies, num_multiprocessors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +95,12 @@ def _swiglu_gemm(
 
 def is_served(inputs: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether the device has tensor maps and they can hold rows of inputs and of the result."""
-    if not IS_INTERPRETED and torch.cuda.get_device_capability() < (9, 0):
-        return False
     size = inputs.element_size()
-    return inputs.shape[1] * size % 16 == 0 and weight.shape[0] // 2 * size % 16 == 0
+    return (
+        has_tensor_copies()
+        and inputs.shape[1] * size % 16 == 0
+        and weight.shape[0] // 2 * size % 16 == 0
+    )
 
 
 def choose_tile(num_tokens: int, num_columns: int, dtype: torch.dtype) -> GemmTile:

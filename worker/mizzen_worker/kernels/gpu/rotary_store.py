@@ -9,6 +9,10 @@ once. Queries come out [num_tokens, num_heads, head_dim], unscaled; keys and val
 ``keys``/``values`` [positions, num_kv_heads, head_dim] at ``locations`` [num_tokens] int64, in the
 pool's own dtype. Tokens with equal locations (the sink) leave any of their values there.
 
+Without query heads (``columns`` of keys and values alone) no queries come out. With
+``replaces_new`` the rotated keys and the values also take their places in ``projected``, which must
+not be split, for an attention that reads a step's new tokens side by side.
+
 Any even head_dim. A dependent launch reads ``positions`` and ``locations`` before it waits: they
 must have been complete before the last launch of the chain that was not dependent.
 """
@@ -67,6 +71,7 @@ def _rotary_store_kernel(
     SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORMS: tl.constexpr,
+    REPLACES_NEW: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -126,6 +131,12 @@ def _rotary_store_kernel(
     tl.store(target, rotated_left.to(out), mask=exists & is_query)
     tl.store(target + HALF, rotated_right.to(out), mask=exists & is_query)
 
+    if REPLACES_NEW:
+        out = projected.dtype.element_ty
+        is_new = exists & (head >= HEADS)[:, None]
+        tl.store(source, tl.where(is_value, first, rotated_left).to(out), mask=is_new)
+        tl.store(source + HALF, tl.where(is_value, second, rotated_right).to(out), mask=is_new)
+
     out = keys.dtype.element_ty
     row = location * (KV_HEADS * HEAD_DIM)
     is_key = exists & (head >= HEADS)[:, None] & (head < HEADS + KV_HEADS)[:, None]
@@ -145,6 +156,7 @@ def rotary_store(
     *,
     dtype: torch.dtype,
     launch: Mapping[str, Any],
+    replaces_new: bool = False,
 ) -> torch.Tensor:
     """The queries in ``dtype``; see the module. ``launch``: of ``launching``."""
     splits = projected.shape[0] if projected.dim() == 3 else 1
@@ -153,6 +165,9 @@ def rotary_store(
     heads = columns // head_dim - 2 * kv_heads
     _check(projected, heads, target)
     queries = torch.empty((num_tokens, heads, head_dim), dtype=dtype, device=projected.device)
+    if replaces_new and splits > 1:
+        message = f"rotated keys and values cannot take the places of {splits} partial products"
+        raise ValueError(message)
     if num_tokens == 0:
         return queries
     half_block = triton.next_power_of_2(head_dim // 2)
@@ -166,7 +181,7 @@ def rotary_store(
         target.table,
         target.positions,
         target.locations,
-        queries,
+        queries if heads else projected,
         target.keys,
         target.values,
         num_tokens * columns,
@@ -174,6 +189,7 @@ def rotary_store(
         SPLITS=splits,
         HAS_BIAS=bias is not None,
         HAS_NORMS=norms is not None,
+        REPLACES_NEW=replaces_new,
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
@@ -188,7 +204,7 @@ def rotary_store(
 def _check(projected: torch.Tensor, heads: int, target: RotaryTarget) -> None:
     columns = projected.shape[-1]
     kv_heads, head_dim = target.keys.shape[1:]
-    if head_dim % 2 or heads < 1 or columns != (heads + 2 * kv_heads) * head_dim:
+    if head_dim % 2 or heads < 0 or columns != (heads + 2 * kv_heads) * head_dim:
         message = (
             f"{columns} projected columns do not hold queries, keys and values of heads of "
             f"{head_dim} with {kv_heads} KV heads; head_dim must be even"

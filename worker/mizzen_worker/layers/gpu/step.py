@@ -38,7 +38,12 @@ class GpuSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStep:
-    """One forward. ``is_dependent``: kernels are launched with PDL where the device has it."""
+    """One forward. ``is_dependent``: kernels are launched with PDL where the device has it.
+
+    ``begin_attention`` gives attention of another batch over the same pool: of the sampled tokens
+    alone, in the last layer. Without it every token is attended to there. ``is_exact``: the host
+    arrays of the batch are the step's own, not a bucket's bounds.
+    """
 
     batch: ForwardBatch
     pool: DevicePool
@@ -46,6 +51,8 @@ class GpuStep:
     settings: GpuSettings
     head: HeadResult = HeadResult.LOGITS
     is_dependent: bool = False
+    begin_attention: Callable[[ForwardBatch], AttendFunction] | None = None
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,168 @@
+"""Owns fused operations for many tokens: prefill and mixed steps; owns no attention kernel.
+
+A layer is eight launches: norm, library product, rotation and store, attention, library product
+that adds to the residual in place, norm, product with SwiGLU in its epilogue, and again a library
+product. In the last layer only what the head reads is computed: keys and values are made and
+stored for every token, all else for the sampled tokens alone, which may be none.
+
+Everything but whole prompts (``whole_prompts.py``, by exact lengths on the host only) can be
+captured: sizes are those of the batch's tensors, and no launch waits for the host.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
+
+from mizzen_worker.kernels.gpu.block_best import block_best
+from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.persistent_gemm import is_served, swiglu_gemm
+from mizzen_worker.kernels.gpu.residual_norm import rms_norm
+from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
+from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
+from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
+from mizzen_worker.layers.gpu.weights import GpuWeight
+from mizzen_worker.layers.gpu.whole_prompts import find_whole_prompts
+from mizzen_worker.layers.operations import HeadNorms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeValue:
+    """Rows [n, ...], of every token or, ``is_sampled``, of the sampled ones.
+
+    ``projected`` of queries: the projection with rotated keys and values in their places, where
+    attention will read them there.
+    """
+
+    rows: torch.Tensor
+    is_sampled: bool = False
+    projected: torch.Tensor | None = None
+
+
+class LargeOperations:
+    """One step of many tokens; see ``Operations``."""
+
+    def __init__(self, step: GpuStep) -> None:
+        self._step = step
+        self._eps = step.settings.eps
+        self._whole = find_whole_prompts(step, step.pool.keys(0).dtype)
+
+    def embed(self, embedding: GpuWeight) -> LargeValue:
+        """See ``Operations``."""
+        return LargeValue(rows=F.embedding(self._step.batch.token_ids, embedding.values))
+
+    def norm_qkv_rotary_store(self, hidden: LargeValue, qkv: GpuWeight, layer: int) -> LargeValue:
+        """See ``Operations``."""
+        return self._queries(hidden, qkv, None, layer)
+
+    def norm_qkv_head_norm_rotary_store(
+        self, hidden: LargeValue, qkv: GpuWeight, heads: HeadNorms[GpuWeight], layer: int
+    ) -> LargeValue:
+        """See ``Operations``."""
+        norms = HeadNormWeights(query=heads.query.values, key=heads.key.values, eps=self._eps)
+        return self._queries(hidden, qkv, norms, layer)
+
+    def attend(self, queries: LargeValue, layer: int, window: int | None) -> LargeValue:
+        """See ``Operations``."""
+        if queries.is_sampled:
+            return self._attend_sampled(queries, layer, window)
+        whole = self._whole
+        if whole is None or queries.projected is None or (window or whole.length) < whole.length:
+            return LargeValue(rows=self._step.attend(layer, queries.rows, window))
+        return LargeValue(rows=whole.attend(queries.rows, queries.projected))
+
+    def linear_add(self, value: LargeValue, weight: GpuWeight, residual: LargeValue) -> LargeValue:
+        """See ``Operations``; written over the residual."""
+        hidden = residual.rows
+        if weight.bias is not None:
+            hidden.add_(weight.bias)
+        torch.addmm(hidden, value.rows, weight.values.t(), out=hidden)
+        return LargeValue(rows=hidden, is_sampled=residual.is_sampled)
+
+    def norm_gate_up_silu(self, hidden: LargeValue, gate_up: GpuWeight) -> LargeValue:
+        """See ``Operations``."""
+        normed = rms_norm(hidden.rows, self._eps, PLAIN)
+        if is_served(normed, gate_up.values):
+            product = swiglu_gemm(normed, gate_up.values, gate_up.bias)
+        else:
+            both = torch.mm(normed, gate_up.values.t())
+            product = silu_multiply(both, gate_up.bias, PLAIN)
+        return LargeValue(rows=product, is_sampled=hidden.is_sampled)
+
+    def select_sampled(self, value: LargeValue) -> LargeValue:
+        """See ``Operations``."""
+        if value.is_sampled:
+            return value
+        rows = value.rows.index_select(0, self._step.batch.sampled_tokens)
+        return LargeValue(rows=rows, is_sampled=True)
+
+    def norm_head(self, hidden: LargeValue, norm: GpuWeight, head: GpuWeight) -> HeadOutput:
+        """See ``Operations``; the form that ``GpuStep.head`` asks for."""
+        normed = rms_norm(hidden.rows, self._eps, PLAIN, weight=norm.values)
+        if normed.dtype == torch.float32:
+            logits = torch.mm(normed, head.values.t())
+        else:
+            logits = torch.mm(normed, head.values.t(), out_dtype=torch.float32)
+        if head.bias is not None:
+            logits.add_(head.bias)
+        if self._step.head is HeadResult.LOGITS:
+            return HeadOutput(logits=logits)
+        values, ids = block_best(logits, PLAIN)
+        return HeadOutput(best_values=values, best_ids=ids)
+
+    def _queries(
+        self, hidden: LargeValue, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
+    ) -> LargeValue:
+        normed = rms_norm(hidden.rows, self._eps, PLAIN)
+        is_last = layer == self._step.pool.shape.num_layers - 1
+        if is_last and self._step.begin_attention is not None:
+            return self._sampled_queries(normed, qkv, norms, layer)
+        batch = self._step.batch
+        projected = torch.mm(normed, qkv.values.t())
+        queries = rotary_store(
+            projected,
+            qkv.bias,
+            norms,
+            self._target(layer, batch.positions, batch.kv_locations),
+            dtype=normed.dtype,
+            launch=PLAIN,
+            replaces_new=self._whole is not None,
+        )
+        return LargeValue(rows=queries, projected=None if self._whole is None else projected)
+
+    def _sampled_queries(
+        self, normed: torch.Tensor, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
+    ) -> LargeValue:
+        """Queries of the sampled tokens; keys and values of all of them are stored."""
+        settings, batch = self._step.settings, self._step.batch
+        first = settings.num_heads * settings.head_dim
+        rotary_store(
+            torch.mm(normed, qkv.values[first:].t()),
+            None if qkv.bias is None else qkv.bias[first:],
+            norms,
+            self._target(layer, batch.positions, batch.kv_locations),
+            dtype=normed.dtype,
+            launch=PLAIN,
+        )
+        sampled = batch.sampled_tokens
+        # Keys and values of these tokens come along once more, and go to the sink.
+        projected = torch.mm(normed.index_select(0, sampled), qkv.values.t())
+        target = self._target(layer, batch.positions[sampled], torch.zeros_like(sampled))
+        queries = rotary_store(projected, qkv.bias, norms, target, dtype=normed.dtype, launch=PLAIN)
+        return LargeValue(rows=queries, is_sampled=True)
+
+    def _attend_sampled(self, queries: LargeValue, layer: int, window: int | None) -> LargeValue:
+        if len(queries.rows) == 0 or self._step.begin_attention is None:
+            return LargeValue(rows=queries.rows.flatten(1), is_sampled=True)
+        attend = self._step.begin_attention(self._step.batch.sampled_rows())
+        return LargeValue(rows=attend(layer, queries.rows, window), is_sampled=True)
+
+    def _target(self, layer: int, positions: torch.Tensor, locations: torch.Tensor) -> RotaryTarget:
+        pool = self._step.pool
+        return RotaryTarget(
+            table=self._step.settings.table,
+            positions=positions,
+            locations=locations,
+            keys=pool.keys(layer),
+            values=pool.values(layer),
+        )
