@@ -26,6 +26,9 @@ class StepAttention(Protocol):
 class AttentionBackend(Protocol):
     """One way of computing attention over the pool."""
 
-    def begin(self, batch: ForwardBatch) -> StepAttention:
-        """Prepare a step; mutates nothing."""
+    def begin(self, batch: ForwardBatch, *, is_dependent: bool = False) -> StepAttention:
+        """Prepare a step; mutates nothing.
+
+        ``is_dependent``: kernels may be launched with PDL; a backend without such ones ignores it.
+        """
         ...

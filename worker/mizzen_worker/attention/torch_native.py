@@ -131,6 +131,6 @@ class TorchNativeAttention:
     def __init__(self, pool: DevicePool) -> None:
         self._pool = pool
 
-    def begin(self, batch: ForwardBatch) -> StepAttention:
+    def begin(self, batch: ForwardBatch, *, is_dependent: bool = False) -> StepAttention:  # noqa: ARG002
         """See ``AttentionBackend``."""
         return _NativeStep(self._pool, batch)

@@ -33,6 +33,6 @@ class TorchReferenceAttention:
     def __init__(self, pool: DevicePool) -> None:
         self._pool = pool
 
-    def begin(self, batch: ForwardBatch) -> StepAttention:
+    def begin(self, batch: ForwardBatch, *, is_dependent: bool = False) -> StepAttention:  # noqa: ARG002
         """See ``AttentionBackend``."""
         return _ReferenceStep(self._pool, batch)

@@ -11,6 +11,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+SHARED_ITEM_ROWS = 32
+"""Most rows of one item of ``SharedPrefixes``: with 4 query heads a KV head they fill a tile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefixes:
+    """Which decode rows of a step share their first pages, as items of work.
+
+    Rows are counted from ``first_row`` of the batch on, the first decode row. Only the first
+    ``num_items`` items are meant: in a captured batch the tensors have the size of a bound.
+    """
+
+    first_row: int
+    num_items: torch.Tensor
+    """[1] int32 device."""
+    items: torch.Tensor
+    """[max_items, 3] int32 device: first row, rows (up to SHARED_ITEM_ROWS), shared positions."""
+    row_tokens: torch.Tensor
+    """[num_rows - first_row] int32 device: positions of each row that items cover, else 0."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBatch:
@@ -37,6 +57,8 @@ class ForwardBatch:
     row_lengths: npt.NDArray[np.int32]
     """[num_rows] int32 host: positions of the row that have KV after this step."""
     page_size: int
+    shared_prefixes: SharedPrefixes | None = None
+    """None where no rows share pages worth a pass of their own; readers may ignore it."""
 
     @property
     def num_tokens(self) -> int:

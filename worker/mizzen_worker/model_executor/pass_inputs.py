@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mizzen_worker.contracts.batch import ExtendRow, Int32Array
-from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.contracts.batch import DecodeRows, ExtendRow, Int32Array
+from mizzen_worker.memory.forward_batch import ForwardBatch, SharedPrefixes
 from mizzen_worker.model_executor.device_link import StagedStep, StepPack
+from mizzen_worker.model_executor.shared_prefix_items import num_shared_items, shared_work_items
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.step_passes import ModelPass
 
@@ -29,6 +30,9 @@ class PassInputs:
     num_sampled: int
     has_extends: bool
     has_decodes: bool
+    has_groups: bool
+    first_decode: int
+    """Row of the first decode row."""
 
 
 def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -> PassInputs:
@@ -71,6 +75,7 @@ def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -
     pack.add_integers(prefix + "page_columns", columns)
     pack.add_integers(prefix + "page_offsets", offsets)
     pack.add_integers(prefix + "logit_tokens", wanted)
+    _pack_groups(pack, decodes, prefix)
     return PassInputs(
         prefix=prefix,
         row_starts=row_starts,
@@ -78,7 +83,19 @@ def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -
         num_sampled=num_sampled,
         has_extends=bool(extends),
         has_decodes=num_decodes > 0,
+        has_groups=bool(decodes.groups),
+        first_decode=len(extends),
     )
+
+
+def _pack_groups(pack: StepPack, decodes: DecodeRows, prefix: str) -> None:
+    groups = decodes.groups
+    if not groups:
+        return
+    work = shared_work_items(groups, len(decodes.slots), num_shared_items(groups))
+    pack.add_integers(prefix + "shared_items", work.items.ravel())
+    pack.add_integers(prefix + "shared_count", np.array([work.num_items]))
+    pack.add_integers(prefix + "shared_tokens", work.row_tokens)
 
 
 def _joined(extends: list[int], decodes: Int32Array) -> Int32Array:
@@ -129,4 +146,17 @@ def unpack_pass(
         row_starts=inputs.row_starts,
         row_lengths=inputs.row_lengths,
         page_size=page_size,
+        shared_prefixes=_shared_prefixes(inputs, staged),
+    )
+
+
+def _shared_prefixes(inputs: PassInputs, staged: StagedStep) -> SharedPrefixes | None:
+    if not inputs.has_groups:
+        return None
+    integers, prefix = staged.integers, inputs.prefix
+    return SharedPrefixes(
+        first_row=inputs.first_decode,
+        num_items=integers[prefix + "shared_count"],
+        items=integers[prefix + "shared_items"].view(-1, 3),
+        row_tokens=integers[prefix + "shared_tokens"],
     )
