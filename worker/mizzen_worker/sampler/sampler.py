@@ -2,9 +2,10 @@
 
 Order: bias, penalties and forbidden ids (``adjustments.py``), greedy rows by argmax (the lowest of
 equal ids), other rows temperature, top-k, top-p, min-p, then one uniform number inverts the
-distribution. Each row is computed from its own values only, so its result does not depend on the
-batch around it. On a CUDA device nothing here waits for the device: numbers of the host enter as
-arguments of kernels (``masked_fill``), never as tensors (``where``, or a value set by an index).
+distribution of the kept tokens in the order of their ids. Each row is computed from its own values
+only, so its result does not depend on the batch around it. The meaning is written here in torch,
+for a CPU; the native kernels and those of a GPU choose the same tokens, up to the rounding of sums.
+On a CUDA device nothing waits for the device.
 """
 
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ import torch
 
 from mizzen_worker.sampler.adjustments import adjust
 from mizzen_worker.sampler.counter_random import uniform
+from mizzen_worker.sampler.gpu_choice import choose_on_gpu
 from mizzen_worker.sampler.native_choice import choose_natively
 from mizzen_worker.sampler.ranking import best_tokens
 from mizzen_worker.sampler.sampling_batch import SamplingBatch
 
 _BLOCK = 128
 _NUM_CANDIDATES = 256
-"""On a CPU filtered rows look at this many best tokens first, then at 16 times as many."""
+"""Filtered rows look at this many best tokens first, then at 16 times as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,20 +121,20 @@ def _draw_filtered(logits: torch.Tensor, draw: _Draw) -> torch.Tensor:
     """Rows with top-k, top-p or min-p: [n, vocab] float32 to [n] ids."""
     totals = _weights(logits, draw).sum(-1, dtype=torch.float64)
     vocab_size = logits.shape[1]
-    is_on_host = logits.device.type == "cpu"
-    num_taken = min(_NUM_CANDIDATES, vocab_size) if is_on_host else vocab_size
+    num_taken = min(_NUM_CANDIDATES, vocab_size)
     while True:
         values, ids = best_tokens(logits, num_taken)
         scaled = (values - values[:, :1]).double() / draw.temperatures[:, None].double()
         weights = _filtered_weights(scaled.exp(), totals, draw)
         if num_taken == vocab_size or _is_whole(weights, draw):
-            columns = _invert(weights, draw.uniforms).clamp(max=num_taken - 1)
-            return ids.gather(1, columns[:, None]).squeeze(1)
+            ascending, order = ids.sort(-1)
+            columns = _invert(weights.gather(1, order), draw.uniforms).clamp(max=num_taken - 1)
+            return ascending.gather(1, columns[:, None]).squeeze(1)
         num_taken = min(16 * num_taken, vocab_size)
 
 
 def _is_whole(weights: torch.Tensor, draw: _Draw) -> bool:
-    """Tell whether no row keeps a token beyond the candidates. Waits for the device: CPU only.
+    """Tell whether no row keeps a token beyond the candidates.
 
     With a top-k beyond them not even the mass that top-p refers to is known.
     """
@@ -141,15 +143,14 @@ def _is_whole(weights: torch.Tensor, draw: _Draw) -> bool:
 
 
 def _choose(logits: torch.Tensor, batch: SamplingBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """What ``choose_natively`` does, in torch and on any device."""
+    """What ``choose_natively`` does, in torch."""
     best, tokens = logits.max(dim=-1)
     groups = ((batch.plain_rows, _draw_plain), (batch.filtered_rows, _draw_filtered))
     if any(len(rows) for rows, _ in groups):
         uniforms = uniform(batch.seeds, batch.positions)
-        # One row after the other stays in a CPU's cache; a GPU wants them all at once.
-        size = 1 if logits.device.type == "cpu" else len(logits)
+        # One row after the other stays in the cache.
         for rows, draw in groups:
-            for some in torch.split(rows, size) if len(rows) else ():
+            for some in torch.split(rows, 1) if len(rows) else ():
                 tokens[some] = draw(logits[some], _take(batch, uniforms, some))
     return tokens, best.isfinite()
 
@@ -162,7 +163,9 @@ def sample(
     ``instruction_set`` is one of the native library's, for logits on the CPU; None takes torch.
     """
     adjust(logits, batch, instruction_set)
-    if instruction_set is None:
+    if logits.device.type == "cuda":
+        tokens, is_valid = choose_on_gpu(logits, batch)
+    elif instruction_set is None:
         tokens, is_valid = _choose(logits, batch)
     else:
         tokens, is_valid = choose_natively(logits, batch, instruction_set)

@@ -191,7 +191,7 @@ class Chooser {
       sort_up_to(limit);
       for (size_t i = 0; i < limit; ++i) mass += weight_of(candidates_[i]);
     }
-    kept_ends_.clear();
+    kept_.clear();
     double kept = 0;
     for (size_t i = 0; i < limit; ++i) {
       if (i == num_sorted_) sort_up_to(std::max<size_t>(64, 4 * i));
@@ -199,12 +199,26 @@ class Chooser {
       const bool is_first = i == 0;
       if (!is_first && (weight < min_p || (top_p < 1 && !(kept < top_p * mass)))) break;
       kept += weight;
-      kept_ends_.push_back(kept);
+      kept_.push_back({id_of(candidates_[i]), weight});
     }
-    const double target = target_of(drawn(), kept);
-    const auto end = std::upper_bound(kept_ends_.begin(), kept_ends_.end(), target);
-    return id_of(candidates_[end - kept_ends_.begin()]);
+    return invert_kept();
   }
+
+  // By id, as where nothing is filtered.
+  int64_t invert_kept() {
+    std::sort(kept_.begin(), kept_.end(), [](const Kept& a, const Kept& b) { return a.id < b.id; });
+    double total = 0;
+    for (Kept& token : kept_) token.end = total += token.end;
+    const double target = target_of(drawn(), total);
+    const auto chosen = std::find_if(kept_.begin(), kept_.end(),
+                                     [target](const Kept& token) { return token.end > target; });
+    return chosen->id;
+  }
+
+  struct Kept {
+    int64_t id;
+    double end;  // its weight, then the sum up to its end
+  };
 
   const Kernels& kernels_;
   const Choice& choice_;
@@ -214,7 +228,8 @@ class Chooser {
   float largest_ = 0;
   float weights_[kSampleBlock];
   std::vector<float> maxima_, sorted_;
-  std::vector<double> ends_, kept_ends_;
+  std::vector<double> ends_;
+  std::vector<Kept> kept_;
   std::vector<uint64_t> candidates_;
   size_t num_sorted_ = 0;
 };

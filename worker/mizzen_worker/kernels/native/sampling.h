@@ -2,7 +2,7 @@
 //
 // The meaning is sampler/sampler.py: greedy rows take the largest logit (of equal ones the lowest
 // id), others temperature, top-k, top-p, min-p, in this order, and then one number of (seed,
-// position) inverts the distribution: by id where nothing is filtered, by rank where something is.
+// position) inverts the distribution of what is kept, in the order of ids.
 #pragma once
 
 #include "kernels.h"
