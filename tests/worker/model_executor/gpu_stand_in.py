@@ -4,14 +4,40 @@ Weights are undone (norms are folded in, gate and up rows alternate), then ``Tor
 the work. ``regimes`` gives the class for every number of tokens, and notes which was asked for.
 """
 
+from dataclasses import replace
+
 import torch
 from tests.worker.model_executor.rerun_graphs import best_of
 
+from mizzen_worker.attention.base import StepAttention
+from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts, HeadNorms
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeight
+from mizzen_worker.memory.device_pool import DevicePool
+from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.gpu_forward import Regimes
+
+
+class DeviceRowsAttention:
+    """Attention in torch that goes by the rows on the device: the host's may be bounds."""
+
+    def __init__(self, pool: DevicePool) -> None:
+        self._attention = TorchNativeAttention(pool)
+
+    def begin(self, batch: ForwardBatch) -> StepAttention:
+        starts, lengths = batch.device_row_starts.cpu(), batch.device_row_lengths.cpu()
+        is_used = starts.diff() > 0
+        own = replace(
+            batch,
+            row_slots=batch.row_slots[is_used.to(batch.row_slots.device)],
+            device_row_starts=torch.cat([starts[:-1][is_used], starts[-1:]]),
+            device_row_lengths=lengths[is_used],
+            row_starts=torch.cat([starts[:-1][is_used], starts[-1:]]).numpy(),
+            row_lengths=lengths[is_used].numpy(),
+        )
+        return self._attention.begin(own)
 
 
 class StandInOperations:

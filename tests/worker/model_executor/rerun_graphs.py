@@ -17,6 +17,8 @@ from mizzen_worker.model_executor.captured_steps import MakeCapturedSteps
 from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
 from mizzen_worker.model_executor.forward import Forward
 from mizzen_worker.model_executor.graphs import Graph
+from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
+from mizzen_worker.model_executor.step_graphs import StepGraphs
 from mizzen_worker.sampler.sampler import sample
 from mizzen_worker.sampler.sampling_batch import SamplingBatch
 
@@ -97,4 +99,7 @@ def captured_again(
     capture = Capture(
         forward=HeadOf(forward), graphs=maker, choose=choose_in_torch if draws else None
     )
-    return lambda slots, table: DecodeGraphs(slots, table, limits, capture)
+    return lambda slots, table: StepGraphs(
+        DecodeGraphs(slots, table, limits, capture),
+        PrefillGraphs(capture.forward, slots.page_table, limits, maker),
+    )

@@ -35,7 +35,8 @@ class ScriptedForward:
         self.batches.append(batch)
         wanted = batch.sampled_tokens.tolist()
         self.num_logits.append(len(wanted))
-        rows = np.searchsorted(batch.row_starts, wanted, side="right") - 1
+        starts = batch.device_row_starts.cpu().numpy()  # The host's may be bounds.
+        rows = np.searchsorted(starts, wanted, side="right") - 1
         slots = batch.row_slots.cpu()[torch.from_numpy(rows)].tolist()
         logits = np.zeros((len(wanted), self._by_token.shape[1]), dtype=np.float32)
         for index, (token, slot) in enumerate(zip(wanted, slots, strict=True)):

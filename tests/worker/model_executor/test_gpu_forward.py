@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.worker.model_executor.gpu_stand_in import regimes
+from tests.worker.model_executor.gpu_stand_in import DeviceRowsAttention, regimes
 from tests.worker.model_executor.rerun_graphs import RerunGraphs, choose_in_torch
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import VARIANTS, Tiny, save_tiny
 
-from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.layers.gpu.step import GpuSettings
@@ -20,6 +19,8 @@ from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
 from mizzen_worker.model_executor.gpu_forward import GpuForward
 from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
+from mizzen_worker.model_executor.step_graphs import StepGraphs
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.models.registry import build_model
 
@@ -55,13 +56,19 @@ def runner_of(
         eps=facts.rms_norm_eps,
         table=rotary_table(facts.rotary, limits.context_length),
     )
-    forward = GpuForward(model, pool, TorchNativeAttention(pool), settings, regimes(asked))
-    capture = Capture(forward=forward, graphs=RerunGraphs(), choose=choose_in_torch)
+    forward = GpuForward(model, pool, DeviceRowsAttention(pool), settings, regimes(asked))
+    maker = RerunGraphs()
+    capture = Capture(forward=forward, graphs=maker, choose=choose_in_torch)
     runner = ModelRunner(
         forward,
         limits,
         CPU,
-        make_captured=(lambda slots, table: DecodeGraphs(slots, table, limits, capture))
+        make_captured=(
+            lambda slots, table: StepGraphs(
+                DecodeGraphs(slots, table, limits, capture),
+                PrefillGraphs(forward, slots.page_table, limits, maker),
+            )
+        )
         if is_captured
         else None,
     )
@@ -90,9 +97,9 @@ def test_greedy_equals_transformers(tiny: Tiny, *, is_captured: bool) -> None:
         driver.finish(driven)
         for request in driven:
             assert request.output == tiny.reference(request.prompt, 5).ids
-        assert asked[:3] == [("one", 1), ("large", 8), ("large", 17)]
-        assert asked[3] == ("skinny", 3)
-        assert asked[4] == ("skinny", 4 if is_captured else 3)
+        sizes = (64, 64, 64, 4) if is_captured else (8, 17, 3, 3)
+        names = ("large", "large", "large" if is_captured else "skinny", "skinny")
+        assert asked[:5] == [("one", 1), *zip(names, sizes, strict=True)]
 
 
 def test_draws_are_those_of_eager_steps(tiny: Tiny) -> None:

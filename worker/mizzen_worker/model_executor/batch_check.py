@@ -4,7 +4,7 @@ The scheduler's builder guarantees these; a breach here is a defect in planning,
 requests end rather than corrupt another request's memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -77,6 +77,18 @@ def _write_problem(write: PageWrite, limits: RunnerLimits) -> str | None:
     return None
 
 
+def _are_writes_sound(writes: Sequence[PageWrite], limits: RunnerLimits) -> bool:
+    """Look at all writes at once: a step may have hundreds of them."""
+    slots = [write.slot for write in writes]
+    firsts = [write.first_page for write in writes]
+    ends = [write.first_page + len(write.pages) for write in writes]
+    max_pages = pages_for_tokens(limits.context_length, page_size=limits.page_size)
+    if min(slots) < 1 or max(slots) > limits.max_slots or min(firsts) < 0 or max(ends) > max_pages:
+        return False
+    pages = np.concatenate([write.pages for write in writes])
+    return not len(pages) or bool(pages.min() >= 1 and pages.max() <= limits.num_pages)
+
+
 def _decode_problems(decodes: DecodeRows, limits: RunnerLimits) -> list[str]:
     """Look at all rows at once, and one by one only where something is wrong."""
     slots, starts = decodes.slots, decodes.starts
@@ -96,7 +108,8 @@ def _problems(batch: ScheduleBatch, limits: RunnerLimits) -> Iterator[str]:
         problem = _slot_problem(init.slot, limits) or _init_problem(init, limits)
         if problem is not None:
             yield f"slot {init.slot}: {problem}"
-    for write in batch.page_writes:
+    are_sound = not batch.page_writes or _are_writes_sound(batch.page_writes, limits)
+    for write in () if are_sound else batch.page_writes:
         problem = _slot_problem(write.slot, limits) or _write_problem(write, limits)
         if problem is not None:
             yield f"slot {write.slot}: {problem}"

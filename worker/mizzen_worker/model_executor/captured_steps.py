@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from mizzen_worker.contracts.batch import ScheduleBatch
+from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.device_link import PendingDownload
 from mizzen_worker.model_executor.slot_sampling import Tail
 from mizzen_worker.model_executor.slot_state import SlotState
@@ -32,6 +33,10 @@ class CapturedSteps(Protocol):
 
     def capture(self, progress: ProgressCallback) -> None:
         """Capture them all, before the first step."""
+        ...
+
+    def run(self, batch: ForwardBatch) -> torch.Tensor | None:
+        """``Forward.run`` by a captured forward; None where there is none for such a step."""
         ...
 
     def can_launch(self, batch: ScheduleBatch) -> bool:

@@ -6,8 +6,6 @@ a graph up are of slot 0, which has ended, and change nothing. Steps keep their 
 launched beside them, because everything is on the device's current stream.
 """
 
-import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,8 +32,6 @@ from mizzen_worker.model_executor.slot_sampling import Tail
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_ring import StepRing
-
-logger = logging.getLogger(__name__)
 
 _MAX_ROWS = 1024
 _SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
@@ -126,9 +122,13 @@ class DecodeGraphs:
         """What is captured for every number of rows."""
         return (Tail.BEST, Tail.LOGITS) if self._choose is None else (*Tail,)[:3]
 
+    @property
+    def num_graphs(self) -> int:
+        """How many will be captured."""
+        return len(self._sizes) * len(self.tails)
+
     def capture(self, progress: ProgressCallback) -> None:
-        """See ``CapturedSteps``; the largest come first, the others then find memory enough."""
-        started = time.monotonic()
+        """Capture them all, the largest first: the others then find memory enough."""
         wanted = [(size, tail) for size in reversed(self._sizes) for tail in self.tails]
         for number, (size, tail) in enumerate(wanted):
             progress(number, len(wanted))
@@ -139,9 +139,6 @@ class DecodeGraphs:
             graph, logits = self._maker.capture(work)
             self._graphs[size, tail] = _Captured(graph=graph, logits=logits)
         self._ring.restart()
-        progress(len(wanted), len(wanted))
-        facts = {"graphs": len(wanted), "seconds": round(time.monotonic() - started, 2)}
-        logger.info("decode steps captured", extra=facts)
 
     def can_launch(self, batch: ScheduleBatch) -> bool:
         """See ``CapturedSteps``: decode rows alone, and no more than there is room for."""

@@ -13,6 +13,7 @@ import torch
 from mizzen_worker.contracts.batch import Int64Array, PendingStep, RunnerLimits, ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
+from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.captured_steps import (
     CapturedSteps,
@@ -199,7 +200,7 @@ class ModelRunner:
             if not len(inputs.row_lengths):
                 continue
             batch = unpack_pass(inputs, staged, self._slots, self._limits.page_size)
-            logits = self._forward.run(batch)
+            logits = self._logits(batch)
             targets = staged.longs.get(inputs.prefix + "targets")
             if targets is not None:
                 scores.append(score(logits[inputs.num_sampled :], targets, step.num_top))
@@ -211,6 +212,11 @@ class ModelRunner:
         if not sampled:
             return torch.empty(0, 0, device=self._device), scores
         return torch.cat(sampled)[staged.longs["sampled_order"]], scores
+
+    def _logits(self, batch: ForwardBatch) -> torch.Tensor:
+        """See ``Forward.run``."""
+        logits = None if self._captured is None else self._captured.run(batch)
+        return self._forward.run(batch) if logits is None else logits
 
     def _sample(
         self, step: _PackedStep, staged: StagedStep, logits: torch.Tensor

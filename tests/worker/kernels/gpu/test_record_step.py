@@ -84,7 +84,7 @@ SIZES = [(1, 1), (1, 2), (5, 8), (40, 48), (0, 2)]
 
 
 @pytest.mark.parametrize(("num_rows", "bucket"), SIZES)
-@pytest.mark.parametrize("num_blocks", [1, 5, 300])
+@pytest.mark.parametrize("num_blocks", [1, 5, 300, 4500])
 def test_the_best_of_the_blocks_is_recorded(num_rows: int, bucket: int, num_blocks: int) -> None:
     case = Case(num_rows, bucket, seed=num_rows * 10 + num_blocks)
     generator = torch.Generator().manual_seed(num_blocks)
@@ -127,11 +127,11 @@ def compile_all(capability: int) -> None:
     shared = (wide, wide, word, flags, wide, word, word, wide)
     options = {"STOPS": NUM_STOPS, "PDL": int(capability >= 90)}
     compile_kernel(module._record_chosen, (1,), wide, flags, *shared, 512, **options, num_warps=1)
-    for blocks, warps in ((1024, 4), (2048, 8), (4096, 8)):
+    for blocks, warps in ((1024, 4), (2048, 8), (4096, 16)):
         compile_kernel(
             module._record_best,
             (1,),
-            *(real, word, *shared, blocks - 17, blocks - 17, blocks - 17, 512),
+            *(real, word, *shared, 9496, 9496, 9496, 512),
             **options,
             BLOCKS=blocks,
             num_warps=warps,

@@ -18,6 +18,9 @@ from triton.language.extra.cuda import gdc_wait
 
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 
+_MOST_BLOCKS = 4096
+"""Looked at together; heads of few rows have ten thousand."""
+_MOST_WARPS = 16
 _NO_TOKEN = tl.constexpr(-1)
 _INVALID_TOKEN = tl.constexpr(-2)
 
@@ -98,15 +101,24 @@ def _record_best(
     row = tl.program_id(0)
     if PDL:
         gdc_wait()
-    blocks = tl.arange(0, BLOCKS)
-    is_block = blocks < num_blocks
-    values = tl.load(best_values + row * values_stride + blocks, mask=is_block, other=float("-inf"))
-    ids = tl.load(best_ids + row * ids_stride + blocks, mask=is_block, other=0x7FFFFFFF)
-    is_nan = values != values  # noqa: PLR0124 - only NaN differs from itself
-    has_nan = tl.max(is_nan.to(tl.int32), axis=0) > 0
-    best = tl.max(tl.where(is_nan, float("-inf"), values), axis=0)
-    token = tl.min(tl.where(values == best, ids, 0x7FFFFFFF), axis=0).to(tl.int64)
-    is_valid = (has_nan == 0) & (best > float("-inf")) & (best < float("inf"))
+    values_row = best_values + row.to(tl.int64) * values_stride
+    ids_row = best_ids + row.to(tl.int64) * ids_stride
+    best = tl.full([BLOCKS], float("-inf"), tl.float32)
+    best_id = tl.full([BLOCKS], 0x7FFFFFFF, tl.int32)
+    has_nan = tl.zeros([BLOCKS], tl.int32)
+    for first in tl.range(0, num_blocks, BLOCKS):
+        blocks = first + tl.arange(0, BLOCKS)
+        is_block = blocks < num_blocks
+        values = tl.load(values_row + blocks, mask=is_block, other=float("-inf"))
+        ids = tl.load(ids_row + blocks, mask=is_block, other=0x7FFFFFFF)
+        is_better = (values > best) | ((values == best) & (ids < best_id))
+        has_nan |= (values != values).to(tl.int32)  # noqa: PLR0124 - only NaN differs from itself
+        best_id = tl.where(is_better, ids, best_id)
+        best = tl.where(is_better, values, best)
+    largest = tl.max(best, axis=0)
+    token = tl.min(tl.where(best == largest, best_id, 0x7FFFFFFF), axis=0).to(tl.int64)
+    is_finite = (largest > float("-inf")) & (largest < float("inf"))
+    is_valid = (tl.max(has_nan, axis=0) == 0) & is_finite
     _record_row(
         row,
         token,
@@ -175,7 +187,7 @@ def record_best(
     if best_ids.shape != best_values.shape or 1 not in (best_values.stride(1), num_blocks):
         message = f"block maxima of {tuple(best_values.shape)}, ids of {tuple(best_ids.shape)}"
         raise ValueError(message)
-    block = triton.next_power_of_2(num_blocks)
+    block = min(triton.next_power_of_2(num_blocks), _MOST_BLOCKS)
     _record_best[(num_rows,)](
         best_values,
         best_ids,
@@ -186,7 +198,7 @@ def record_best(
         tensors.outcome.stride(0),
         BLOCKS=block,
         STOPS=tensors.stop_ids.shape[1],
-        num_warps=max(1, min(8, block // 256)),
+        num_warps=max(1, min(_MOST_WARPS, block // 256)),
         **(dependent() if is_dependent else PLAIN),
     )
 
