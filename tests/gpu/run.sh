@@ -4,7 +4,7 @@
 # MIZZEN_WHEELS may name a folder of wheels for what that python3 lacks (msgspec, pyzmq, gguf; to serve
 # also fastapi, starlette, uvicorn, httptools, pydantic, google-re2, opentelemetry-api); they are
 # installed into a temporary folder.
-#   tests/gpu/run.sh [gpu|engine|all] [pytest arguments]
+#   tests/gpu/run.sh [kernels|gpu|engine|all] [pytest arguments]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=${1:-all}
@@ -23,8 +23,15 @@ import torch
 print(f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
 print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
 EOF
+kernels=(tests/worker/kernels/gpu tests/worker/layers/gpu tests/worker/attention)
 engine=(tests/worker/{attention,cache,kernels,memory,model_executor,sampler,scheduler})
 status=0
+# Kernels first: what they compute is checked before anything else stands on it. Compiling for other
+# GPUs needs none and is left to machines without one.
+if [[ $what == kernels || $what == all ]]; then
+  python3 -m pytest -q -p no:benchmark -n 12 -k "not compile" "${kernels[@]}" "$@" || status=$?
+fi
+if [[ $what == kernels ]]; then exit "$status"; fi
 if [[ $what != engine ]]; then
   python3 -m pytest -q -p no:benchmark -n 8 -m gpu tests/gpu "${engine[@]}" "$@" || status=$?
 fi

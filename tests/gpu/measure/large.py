@@ -19,13 +19,15 @@ import torch
 from tests.gpu.measure.harness import Readings, capture, require_close, time_graph, time_work
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
+from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.bench.shapes import SHAPES
-from mizzen_worker.kernels.gpu.extend_attention import AttentionRule, extend_attention
+from mizzen_worker.kernels.gpu.attention_tile import ScoreRule
+from mizzen_worker.kernels.gpu.extend_attention import extend_attention
 from mizzen_worker.kernels.gpu.extend_plan import (
+    ExtendRows,
     ExtendTile,
     HeadShape,
-    PagedRows,
     choose_tile,
     plan_extend,
 )
@@ -48,6 +50,7 @@ from mizzen_worker.models.model_facts import ModelFacts
 
 BF16 = {"device": "cuda", "dtype": torch.bfloat16}
 SECONDS = 100
+SCALE = 128**-0.5
 Rows = Sequence[tuple[int, int]]
 """(positions computed before, new tokens) of every row."""
 
@@ -127,8 +130,10 @@ class Prefill:
     table: torch.Tensor
 
     def run(self, *, is_exact: bool) -> HeadOutput:
+        backend = TritonAttention(self.pool, TritonExtend(self.pool))
+
         def begin(other: ForwardBatch) -> AttendFunction:
-            return TritonExtend(self.pool).begin(other).attend
+            return backend.begin(other).attend
 
         shape = self.facts.shape
         settings = GpuSettings(
@@ -176,13 +181,13 @@ class Attention:
     """Random queries and cache of one layer."""
 
     heads: HeadShape
-    rows: PagedRows
+    rows: ExtendRows
     batch: ForwardBatch
     queries: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
 
-    def run(self, rule: AttentionRule, tile: ExtendTile | None = None) -> torch.Tensor:
+    def run(self, rule: ScoreRule, tile: ExtendTile | None = None) -> torch.Tensor:
         tile = tile or choose_tile(self.heads, torch.bfloat16, shared_memory())
         plan = plan_extend(self.rows, self.heads, len(self.queries), tile)
         out = torch.full_like(self.queries, float("nan")).flatten(1)
@@ -195,7 +200,7 @@ def attention_of(heads: HeadShape, rows: Rows, page_size: int) -> Attention:
     keys, values = torch.randn(2, num_positions, heads.num_kv_heads, heads.head_dim, **BF16)
     return Attention(
         heads=heads,
-        rows=PagedRows(
+        rows=ExtendRows(
             page_table=batch.page_table,
             row_slots=batch.row_slots,
             row_starts=batch.device_row_starts,
@@ -209,7 +214,7 @@ def attention_of(heads: HeadShape, rows: Rows, page_size: int) -> Attention:
     )
 
 
-def expected_row(case: Attention, row: int, rule: AttentionRule) -> torch.Tensor:
+def expected_row(case: Attention, row: int, rule: ScoreRule) -> torch.Tensor:
     """Float32 attention of one row's tokens."""
     batch = case.batch
     first, after = int(batch.row_starts[row]), int(batch.row_starts[row + 1])
@@ -225,8 +230,8 @@ def expected_row(case: Attention, row: int, rule: AttentionRule) -> torch.Tensor
         cache[places].float().repeat_interleave(case.heads.group, 1).transpose(0, 1)
         for cache in (case.keys, case.values)
     )
-    scores = queries @ keys.transpose(1, 2) * case.heads.head_dim**-0.5
-    if rule.soft_cap is not None:
+    scores = queries @ keys.transpose(1, 2) * rule.scale
+    if rule.soft_cap:
         scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
     scores = scores.masked_fill(~is_seen, float("-inf"))
     if rule.sinks is not None:
@@ -240,12 +245,12 @@ def check_attention(readings: Readings) -> None:
     rows = [(0, 777), (2048, 128), (1000, 300), (5, 1), (1500, 1)]
     sinks = torch.randn(32, device="cuda")
     for kv_heads, head_dim, page_size, rule in (
-        (8, 128, 16, AttentionRule()),
-        (8, 128, 64, AttentionRule()),
-        (4, 128, 64, AttentionRule()),
-        (8, 128, 16, AttentionRule(window=300, soft_cap=20.0, sinks=sinks)),
-        (8, 64, 1, AttentionRule()),
-        (8, 256, 16, AttentionRule()),
+        (8, 128, 16, ScoreRule(scale=SCALE)),
+        (8, 128, 64, ScoreRule(scale=SCALE)),
+        (4, 128, 64, ScoreRule(scale=SCALE)),
+        (8, 128, 16, ScoreRule(scale=SCALE, window=300, soft_cap=20.0, sinks=sinks)),
+        (8, 64, 1, ScoreRule(scale=SCALE)),
+        (8, 256, 16, ScoreRule(scale=SCALE)),
     ):
         heads = HeadShape(num_heads=32, num_kv_heads=kv_heads, head_dim=head_dim)
         case = attention_of(heads, rows, page_size)
@@ -391,7 +396,7 @@ def _time_attention(case: Attention, tile: ExtendTile) -> float:
 
     def work() -> None:
         for _ in range(4):
-            extend_attention(case.queries, case.keys, case.values, plan, AttentionRule())
+            extend_attention(case.queries, case.keys, case.values, plan, ScoreRule(scale=SCALE))
 
     return time_work(work, replays=3, rounds=3) / 4
 

@@ -1,17 +1,17 @@
-"""Owns building a runner from options: weights, then a pool in what is left, attention, forward.
+"""Owns building a runner from options: weights, pool, attention, forward.
 
-On a GPU the size of the pool is found out by running a step (``memory_profile.py``).
+In which order that happens on a GPU, and what else, is in ``gpu_start.py``.
 """
 
 import enum
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
+from mizzen_worker.config.env import process_environment
 from mizzen_worker.contracts.batch import Runner, RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
@@ -26,20 +26,24 @@ from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.plan import require_room_for_weights
 from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
+from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseCallback, ignore_phase
-from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest, size_pool
+from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.one_token_forward import OneTokenForward
-from mizzen_worker.model_executor.weights.checkpoint import Checkpoint, open_checkpoint
+from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink, ValuelessSource
+from mizzen_worker.model_executor.weights.checkpoint import (
+    Checkpoint,
+    OpenWeights,
+    open_checkpoint,
+)
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
 from mizzen_worker.models.parameter_count import parameter_count
 from mizzen_worker.models.registry import build_model
 
 logger = logging.getLogger(__name__)
-
-ForwardMaker = Callable[[DevicePool], Forward]
-"""Puts loaded weights to work on a pool."""
 
 _NUM_GRAPHS = 40
 """Decode steps that are captured, about."""
@@ -72,7 +76,8 @@ class RunnerOptions:
 
     ``kv_tokens`` is rounded down to whole pages; None takes what ``memory_fraction`` of a GPU
     leaves beside weights and a step of ``max_chunk_tokens``. ``context_length`` None means the
-    model's; ``num_threads`` 0 leaves torch's own choice; ``device`` is ``cpu`` or ``cuda[:index]``.
+    model's; ``compile_cache`` keeps compiled GPU kernels; ``num_threads`` 0 leaves torch's own
+    choice; ``device`` is ``cpu`` or ``cuda[:index]``.
     ``instruction_set`` names one of the native library's, None the best that there is.
     ``is_deterministic``: logits depend on a request's own tokens only, to the last bit. The native
     kernels always hold to that; plain torch then computes one token at a time.
@@ -92,6 +97,7 @@ class RunnerOptions:
     max_chunk_tokens: int = 8192
     memory_fraction: float = 0.9
     uses_graphs: bool = True
+    compile_cache: Path = Path.home() / ".cache" / "mizzen" / "kernels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +268,59 @@ def _build_pool(shape: PoolShape, dtype: torch.dtype, device: torch.device) -> D
         raise ModelLoadError(message) from error
 
 
+def _gpu_start(
+    options: RunnerOptions, checkpoint: Checkpoint, limits: RunnerLimits, device: torch.device
+) -> GpuStart:
+    facts = checkpoint.facts
+    dtype = _dtype(options, device)
+
+    def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
+        if place == VALUELESS:
+            empty = OpenWeights(source=ValuelessSource(), finish=lambda: None)
+            without_values = replace(checkpoint, open_weights=lambda _: empty)
+            return _load_torch(options, without_values, place, limits.context_length, progress)
+        return _load_on_gpu(options, checkpoint, place, limits.context_length, progress)
+
+    def make_runner(
+        make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
+    ) -> ModelRunner:
+        pool = _build_pool(_pool_shape(facts, limits), dtype, place)
+        link = ValuelessLink() if place == VALUELESS else None
+        return ModelRunner(make_forward(pool), limits, place, link)
+
+    return GpuStart(
+        device=device,
+        capability=_capability(device),
+        sizing=SizingRequest(
+            limits=limits,
+            max_new_tokens=options.max_chunk_tokens,
+            page_bytes=_pool_shape(facts, limits).page_values * dtype.itemsize,
+            kv_tokens=options.kv_tokens,
+            fraction=options.memory_fraction,
+            num_graphs=_NUM_GRAPHS if options.uses_graphs else 0,
+        ),
+        meter=CudaMeter(device),
+        folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
+        facts=_kernel_facts(options, facts, limits, dtype),
+        load=load,
+        make_runner=make_runner,
+    )
+
+
+def _kernel_facts(
+    options: RunnerOptions, facts: ModelFacts, limits: RunnerLimits, dtype: torch.dtype
+) -> str:
+    """What decides which kernels are launched, and for what they are specialised."""
+    sizes = replace(limits, num_pages=1)
+    flags = (options.max_chunk_tokens, options.uses_graphs, options.is_deterministic)
+    return f"{facts.architecture} {facts.shape} {facts.windows} {dtype} {sizes} {flags}"
+
+
+def _capability(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def _load_on_gpu(
     options: RunnerOptions,
     checkpoint: Checkpoint,
@@ -276,7 +335,7 @@ def _load_on_gpu(
         dtype=str(dtype).removeprefix("torch."),
     )
     try:
-        return _load(options, checkpoint, device, context_length, progress)
+        return _load_torch(options, checkpoint, device, context_length, progress)
     except torch.OutOfMemoryError as error:
         message = f"the weights do not fit: {error}; take a GPU with more memory"
         raise ModelLoadError(message) from error
@@ -287,7 +346,7 @@ def load_runner(
 ) -> LoadedModel:
     """Read the model and build its runner; raises ``ModelLoadError`` or ``ConfigError``.
 
-    ``enter`` and ``progress`` are called from this thread: bytes of weights, then graphs.
+    ``enter`` and ``progress`` are called from this thread: kernels, bytes of weights, graphs.
     """
     device = _device(options)
     if options.num_threads > 0:
@@ -297,31 +356,12 @@ def load_runner(
         is_dummy=options.weight_format is WeightFormat.DUMMY,
         dummy_device=device,
     )
-    facts = checkpoint.facts
-    limits = _limits(options, facts, device)
-    load = _load if device.type == "cpu" else _load_on_gpu
-    enter(LoadPhase.WEIGHTS)
-    make_forward = load(options, checkpoint, device, limits.context_length, progress)
-
-    def make_runner(limits: RunnerLimits) -> ModelRunner:
-        pool = _build_pool(_pool_shape(facts, limits), _dtype(options, device), device)
-        return ModelRunner(make_forward(pool), limits, device)
-
+    limits = _limits(options, checkpoint.facts, device)
     if device.type != "cpu":
-        dtype = _dtype(options, device)
-        request = SizingRequest(
-            limits=limits,
-            max_new_tokens=options.max_chunk_tokens,
-            page_bytes=_pool_shape(facts, limits).page_values * dtype.itemsize,
-            kv_tokens=options.kv_tokens,
-            fraction=options.memory_fraction,
-            num_graphs=_NUM_GRAPHS if options.uses_graphs else 0,
-        )
-        enter(LoadPhase.MEMORY)
-        num_pages = size_pool(request, CudaMeter(device), make_runner)
-        limits = replace(limits, num_pages=num_pages)
-    runner = make_runner(limits)
-    if device.type != "cpu" and options.uses_graphs:
-        enter(LoadPhase.GRAPHS)
-        runner.warm_up(progress)
-    return LoadedModel(runner=runner, facts=facts)
+        runner = _gpu_start(options, checkpoint, limits, device).run(progress, enter)
+    else:
+        enter(LoadPhase.WEIGHTS)
+        make_forward = _load(options, checkpoint, device, limits.context_length, progress)
+        pool = _build_pool(_pool_shape(checkpoint.facts, limits), _dtype(options, device), device)
+        runner = ModelRunner(make_forward(pool), limits, device)
+    return LoadedModel(runner=runner, facts=checkpoint.facts)

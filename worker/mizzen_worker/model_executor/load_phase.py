@@ -7,9 +7,11 @@ from collections.abc import Callable
 class LoadPhase(enum.Enum):
     """One stretch of loading, in this order; the value is shown."""
 
+    KERNELS = "compiling kernels"
     WEIGHTS = "loading weights"
     MEMORY = "measuring memory"
     GRAPHS = "capturing graphs"
+    WARM_UP = "warming up"
 
 
 PhaseCallback = Callable[[LoadPhase], None]

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from mizzen_worker.config.env import default_compile_cache, process_environment
 from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, WeightFormat
 
@@ -24,6 +25,7 @@ def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
         max_chunk_tokens=engine.max_chunk_tokens,
         memory_fraction=engine.memory_fraction,
         uses_graphs=engine.cuda_graphs != "off",
+        compile_cache=engine.compile_cache or default_compile_cache(process_environment())[0],
     )
 
 

@@ -11,12 +11,13 @@ from tests.worker.kernels.gpu.ahead_of_time import (
 )
 
 from mizzen_worker.kernels.gpu import extend_attention as module
-from mizzen_worker.kernels.gpu.extend_attention import AttentionRule, extend_attention
+from mizzen_worker.kernels.gpu.attention_tile import ScoreRule
+from mizzen_worker.kernels.gpu.extend_attention import extend_attention
 from mizzen_worker.kernels.gpu.extend_plan import (
     ExtendPlan,
+    ExtendRows,
     ExtendTile,
     HeadShape,
-    PagedRows,
     choose_tile,
     plan_extend,
 )
@@ -48,7 +49,7 @@ class Case:
     queries: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
-    rows: PagedRows
+    rows: ExtendRows
     starts: list[int]
     lengths: list[int]
 
@@ -82,7 +83,7 @@ def case_of(
         queries=wide.to(**on)[:, : heads.num_heads],
         keys=keys.to(**on),
         values=values.to(**on),
-        rows=PagedRows(
+        rows=ExtendRows(
             page_table=table.to(DEVICE),
             row_slots=torch.tensor(slots, device=DEVICE),
             row_starts=torch.tensor(starts, dtype=torch.int32, device=DEVICE),
@@ -99,10 +100,9 @@ def _places(pages: torch.Tensor, length: int, page_size: int) -> torch.Tensor:
     return pages[index // page_size].long() * page_size + index % page_size
 
 
-def expected_of(case: Case, heads: HeadShape, rule: AttentionRule) -> torch.Tensor:
+def expected_of(case: Case, heads: HeadShape, rule: ScoreRule) -> torch.Tensor:
     """Float32, all heads of one token together."""
     output = torch.empty(len(case.queries), heads.num_heads, heads.head_dim, device=DEVICE)
-    scale = heads.head_dim**-0.5 if rule.scale is None else rule.scale
     for row, length in enumerate(case.lengths):
         pages = case.rows.page_table[case.rows.row_slots[row]]
         places = _places(pages, length, case.rows.page_size)
@@ -111,8 +111,8 @@ def expected_of(case: Case, heads: HeadShape, rule: AttentionRule) -> torch.Tens
             seen = places[0 if rule.window is None else max(0, after - rule.window) : after]
             keys = case.keys[seen].float().repeat_interleave(heads.group, 1) * rule.key_scale
             values = case.values[seen].float().repeat_interleave(heads.group, 1) * rule.value_scale
-            scores = torch.einsum("hd,thd->ht", case.queries[token].float(), keys) * scale
-            if rule.soft_cap is not None:
+            scores = torch.einsum("hd,thd->ht", case.queries[token].float(), keys) * rule.scale
+            if rule.soft_cap:
                 scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
             if rule.sinks is not None:
                 scores = torch.cat([scores, rule.sinks[:, None]], dim=1)
@@ -121,9 +121,7 @@ def expected_of(case: Case, heads: HeadShape, rule: AttentionRule) -> torch.Tens
     return output.flatten(1)
 
 
-def check(
-    heads: HeadShape, case: Case, rule: AttentionRule, tile: ExtendTile | None = None
-) -> None:
+def check(heads: HeadShape, case: Case, rule: ScoreRule, tile: ExtendTile | None = None) -> None:
     dtype = case.queries.dtype
     plan = plan_extend(
         case.rows, heads, len(case.queries), tile or choose_tile(heads, dtype, SHARED)
@@ -142,15 +140,15 @@ def check(
 def test_every_token_equals_the_reference(
     heads: HeadShape, page_size: int, name: str, dtype: torch.dtype
 ) -> None:
-    check(heads, case_of(heads, page_size, BATCHES[name], dtype), AttentionRule())
+    check(heads, case_of(heads, page_size, BATCHES[name], dtype), ScoreRule(scale=0.25))
 
 
 RULES = {
-    "window": AttentionRule(window=29),
-    "window of one": AttentionRule(window=1),
-    "soft cap": AttentionRule(soft_cap=1.5, scale=0.7),
-    "scales of stored values": AttentionRule(key_scale=0.5, value_scale=3.0),
-    "window and soft cap": AttentionRule(window=64, soft_cap=2.0),
+    "window": ScoreRule(scale=0.25, window=29),
+    "window of one": ScoreRule(scale=0.25, window=1),
+    "soft cap": ScoreRule(scale=0.7, soft_cap=1.5),
+    "scales of stored values": ScoreRule(scale=0.25, key_scale=0.5, value_scale=3.0),
+    "window and soft cap": ScoreRule(scale=0.25, window=64, soft_cap=2.0),
 }
 
 
@@ -170,16 +168,16 @@ def test_blocks_within_a_page_are_boxes(monkeypatch: pytest.MonkeyPatch) -> None
     case = case_of(heads, page_size, BATCHES["mixed with decode rows"], DTYPES[-1])
     plan = plan_extend(case.rows, heads, len(case.queries), tile)
     assert module._has_tma(plan, case.keys, None)
-    check(heads, case, AttentionRule(), tile)
+    check(heads, case, ScoreRule(scale=0.25), tile)
     monkeypatch.setattr(module, "_has_tma", lambda *_: False)
-    check(heads, case, AttentionRule(), tile)
+    check(heads, case, ScoreRule(scale=0.25), tile)
 
 
 def test_map_finds_every_tile_of_many_rows() -> None:
     counts = [row % 5 for row in range(150)]
     starts = torch.tensor([0, *counts]).cumsum(0).int().to(DEVICE)
     nothing = torch.zeros(len(counts), dtype=torch.int64, device=DEVICE)
-    rows = PagedRows(
+    rows = ExtendRows(
         page_table=nothing[:, None].int(),
         row_slots=nothing,
         row_starts=starts,
@@ -202,9 +200,9 @@ def test_wrong_shapes_are_refused() -> None:
         case.rows, heads, len(case.queries), choose_tile(heads, torch.float32, SHARED)
     )
     with pytest.raises(ValueError, match="queries"):
-        extend_attention(case.queries[:, :1], case.keys, case.values, plan, AttentionRule())
+        extend_attention(case.queries[:, :1], case.keys, case.values, plan, ScoreRule(scale=0.25))
     with pytest.raises(ValueError, match="cache"):
-        extend_attention(case.queries, case.keys[:, :1], case.values, plan, AttentionRule())
+        extend_attention(case.queries, case.keys[:, :1], case.values, plan, ScoreRule(scale=0.25))
     short = dataclasses.replace(case.rows, row_lengths=case.rows.row_lengths[1:])
     with pytest.raises(ValueError, match="row_lengths"):
         plan_extend(short, heads, 3, choose_tile(heads, torch.float32, SHARED))
@@ -212,11 +210,11 @@ def test_wrong_shapes_are_refused() -> None:
 
 def compile_all(capability: int) -> None:
     """Heads of Llama-3.1-8B, Qwen3-0.6B and Qwen3-30B-A3B, pages with and without boxes."""
-    rule, shared = AttentionRule(), SHARED_LIMIT_BY_CAPABILITY[capability]
+    rule, shared = ScoreRule(scale=0.25), SHARED_LIMIT_BY_CAPABILITY[capability]
     shapes = [HeadShape(num_heads=n, num_kv_heads=k, head_dim=128) for n, k in ((32, 8), (16, 8))]
     for heads in shapes:
         _compile(heads, rule, page_size=16, has_tma=False, shared=shared)
-    windowed = AttentionRule(window=4096, soft_cap=50.0)
+    windowed = ScoreRule(scale=0.25, window=4096, soft_cap=50.0)
     _compile(shapes[0], windowed, page_size=16, has_tma=False, shared=shared)
     for head_dim in (64, 80, 256):
         odd = HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim)
@@ -227,13 +225,13 @@ def compile_all(capability: int) -> None:
 
 
 def _compile(
-    heads: HeadShape, rule: AttentionRule, *, page_size: int, has_tma: bool, shared: int
+    heads: HeadShape, rule: ScoreRule, *, page_size: int, has_tma: bool, shared: int
 ) -> None:
     on = {"dtype": torch.bfloat16}
     cache = torch.empty(1024, heads.num_kv_heads, heads.head_dim, **on)
     queries = torch.empty(64, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim, **on)
     queries = queries[:, : heads.num_heads]
-    rows = PagedRows(
+    rows = ExtendRows(
         page_table=torch.zeros(16, 1024, dtype=torch.int32),
         row_slots=torch.zeros(16, dtype=torch.int64),
         row_starts=torch.zeros(17, dtype=torch.int32),

@@ -10,12 +10,10 @@ from tests.worker.kernels.gpu.ahead_of_time import (
     compile_elsewhere,
     compile_kernel,
 )
-from triton.tools.tensor_descriptor import TensorDescriptor
+from tests.worker.kernels.gpu.skinny_instances import instance, shipped_tiles
 
-from mizzen_worker.kernels.gpu import skinny_gemm as module
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile, best_of_blocks, gated, multiply
-from mizzen_worker.layers.gpu.tiles import BUCKETS, Matrix, Product, choose
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32]
@@ -164,63 +162,12 @@ def test_a_tile_that_fits_nowhere_is_refused() -> None:
         Tile(rows=256, columns=256, depth=16, stages=2).fitted(1000)
 
 
-SHIPPED = (
-    Matrix(product=Product.QKV, outputs=6144, inputs=4096),
-    Matrix(product=Product.ADD, outputs=4096, inputs=4096),
-    Matrix(product=Product.GATE_UP, outputs=28672, inputs=4096),
-    Matrix(product=Product.ADD, outputs=4096, inputs=14336),
-    Matrix(product=Product.BEST, outputs=128256, inputs=4096),
-    Matrix(product=Product.LOGITS, outputs=128256, inputs=4096),
-    Matrix(product=Product.QKV, outputs=4096, inputs=1024),
-    Matrix(product=Product.ADD, outputs=1024, inputs=2048),
-    Matrix(product=Product.GATE_UP, outputs=6144, inputs=1024),
-    Matrix(product=Product.ADD, outputs=1024, inputs=3072),
-    Matrix(product=Product.BEST, outputs=151936, inputs=1024),
-    Matrix(product=Product.QKV, outputs=5120, inputs=2048),
-    Matrix(product=Product.ADD, outputs=2048, inputs=4096),
-    Matrix(product=Product.BEST, outputs=151936, inputs=2048),
-)
-"""The matrices of llama8b, qwen06b and qwen30b-a3b; LOGITS has one shape: it goes by the rule."""
-
-
-def compile_tile(product: Product, tile: Tile, capability: int) -> None:
-    """Compile one instance as the wrapper would launch it."""
-    half = torch.empty(1 << 12, dtype=torch.bfloat16)
-    weights = torch.empty(1 << 9, 1 << 9, dtype=torch.bfloat16)
-    columns = tile.columns // tile.accumulators
-    left = TensorDescriptor.from_tensor(weights, [columns, tile.depth])
-    right = TensorDescriptor.from_tensor(weights, [tile.rows, tile.depth])
-    sizes = (tile.rows, 4096, 4096)
-    options = module._options(half, tile, {"PDL": int(capability >= 90)}) | {"HAS_BIAS": False}
-    if product is Product.GATE_UP:
-        arguments = (left, left, right, half, half, half, *sizes)
-        options["ACCUMULATORS"] = tile.accumulators
-        compile_kernel(module._gated_kernel, (1,), *arguments, **options)
-    elif product is Product.BEST:
-        best = (torch.empty(16), torch.empty(16, dtype=torch.int32))
-        compile_kernel(module._best_kernel, (1,), left, right, half, half, *best, *sizes, **options)
-    else:
-        is_wide = tile.splits > 1 or product is Product.LOGITS
-        out = torch.empty(16, dtype=torch.float32 if is_wide else torch.bfloat16)
-        arguments = (left, right, half, half, out, *sizes, 2048)
-        options["SPLITS"] = tile.splits
-        compile_kernel(module._multiply_kernel, (1,), *arguments, **options)
-
-
 def compile_all(capability: int) -> None:
     """Every configuration that the tables give for the models of the benchmarks."""
-    limit = SHARED_LIMIT_BY_CAPABILITY[capability]
-    seen = set()
-    for matrix in SHIPPED:
-        for bucket in BUCKETS:
-            tile = choose(matrix, bucket)
-            if tile is None:
-                continue
-            tile = tile.fitted(limit)
-            kind = Product.ADD if matrix.product is Product.QKV else matrix.product
-            if (kind, tile) not in seen:
-                seen.add((kind, tile))
-                compile_tile(kind, tile, capability)
+    shipped = shipped_tiles(SHARED_LIMIT_BY_CAPABILITY[capability])
+    for product, tile in sorted(shipped, key=str):
+        kernel, arguments, options = instance(product, tile, capability)
+        compile_kernel(kernel, (1,), *arguments, **options)
 
 
 @pytest.mark.slow

@@ -21,28 +21,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from mizzen_worker.kernels.gpu.attention_tile import IEEE, ScoreRule
 from mizzen_worker.kernels.gpu.extend_plan import ExtendPlan
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies
 
 _LOG2_E = math.log2(math.e)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionRule:
-    """What scores are made of; ``scale`` None: head_dim ** -0.5.
-
-    With a ``window`` a token sees itself and the ``window - 1`` positions before it. ``soft_cap``
-    c makes c * tanh(score / c) of a score. ``sinks`` [num_heads] float32 are scores that take
-    weight and give no value. Stored keys and values are multiplied by ``key_scale`` and
-    ``value_scale``.
-    """
-
-    window: int | None = None
-    soft_cap: float | None = None
-    sinks: torch.Tensor | None = None
-    scale: float | None = None
-    key_scale: float = 1.0
-    value_scale: float = 1.0
 
 
 @triton.jit
@@ -217,7 +200,8 @@ def _attend(
             )
         highest, total, output = state
         if HAS_SINKS:
-            sink = tl.load(sinks_ptr + q_head, mask=is_query, other=0.0) * 1.4426950408889634
+            sink = tl.load(sinks_ptr + q_head, mask=is_query, other=0.0).to(tl.float32)
+            sink = sink * 1.4426950408889634
             now = tl.maximum(highest, sink)
             total = total * tl.exp2(highest - now) + tl.exp2(sink - now)
             output = output * tl.exp2(highest - now)[:, None]
@@ -277,7 +261,7 @@ class Launch:
 def extend_launch(
     inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     plan: ExtendPlan,
-    rule: AttentionRule,
+    rule: ScoreRule,
     out: torch.Tensor,
     *,
     has_tma: bool,
@@ -285,7 +269,7 @@ def extend_launch(
     """The launch of ``_attend`` for (queries, keys, values); ``has_tma`` as of ``_has_tma``."""
     queries, keys, values = inputs
     heads, tile, rows, cap = plan.heads, plan.tile, plan.rows, rule.soft_cap
-    scale = (heads.head_dim**-0.5 if rule.scale is None else rule.scale) * rule.key_scale
+    scale = rule.scale * rule.key_scale
     arguments = (
         queries,
         keys,
@@ -302,8 +286,8 @@ def extend_launch(
         queries.stride(0),
         rows.page_table.stride(0),
         rule.window or 0,
-        (scale if cap is None else cap) * _LOG2_E,
-        0.0 if cap is None else -2 * _LOG2_E * scale / cap,
+        (cap or scale) * _LOG2_E,
+        -2 * _LOG2_E * scale / cap if cap else 0.0,
         rule.value_scale,
     )
     options = {
@@ -317,10 +301,10 @@ def extend_launch(
         "BN": tile.key_block,
         "STAGES": tile.num_stages,
         "HAS_WINDOW": rule.window is not None,
-        "HAS_CAP": cap is not None,
+        "HAS_CAP": cap > 0,
         "HAS_SINKS": rule.sinks is not None,
         "HAS_TMA": has_tma,
-        "PRECISION": "ieee" if queries.dtype == torch.float32 else "tf32",
+        "PRECISION": IEEE,
         "num_warps": tile.num_warps,
     }
     return Launch(grid=(heads.num_kv_heads, len(plan.tiles)), arguments=arguments, options=options)
@@ -331,7 +315,7 @@ def extend_attention(
     keys: torch.Tensor,
     values: torch.Tensor,
     plan: ExtendPlan,
-    rule: AttentionRule,
+    rule: ScoreRule,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention of every new token of the plan's rows: [num_tokens, num_heads * head_dim].

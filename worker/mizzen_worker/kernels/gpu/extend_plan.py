@@ -17,7 +17,7 @@ _MAP_BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PagedRows:
+class ExtendRows:
     """Rows of a step on the device; a captured step pads them with rows without new tokens.
 
     ``page_table`` [slots, pages] int32; ``row_slots`` [num_rows] int64; ``row_starts``
@@ -60,7 +60,7 @@ class ExtendTile:
 class ExtendPlan:
     """What the layers of a step share. ``tiles`` [num_tiles, 2] int32: row (-1: none), token."""
 
-    rows: PagedRows
+    rows: ExtendRows
     heads: HeadShape
     tile: ExtendTile
     tiles: torch.Tensor
@@ -84,7 +84,8 @@ def choose_tile(heads: HeadShape, dtype: torch.dtype, shared_bytes: int) -> Exte
     return ExtendTile(query_rows=query_rows, key_block=64, num_stages=3, num_warps=4)
 
 
-@triton.jit
+# Not specialised: a step of one row must not compile a kernel of its own.
+@triton.jit(do_not_specialize=["num_rows", "num_tiles"])
 def _map_tiles(starts_ptr, tiles_ptr, num_rows, num_tiles, TOKENS: tl.constexpr, B: tl.constexpr):
     tile = tl.program_id(0) * B + tl.arange(0, B)
     row = tl.zeros([B], tl.int32)
@@ -105,7 +106,9 @@ def _map_tiles(starts_ptr, tiles_ptr, num_rows, num_tiles, TOKENS: tl.constexpr,
     tl.store(tiles_ptr + 2 * tile + 1, (tile - first_tile) * TOKENS, mask=tile < num_tiles)
 
 
-def plan_extend(rows: PagedRows, heads: HeadShape, num_tokens: int, tile: ExtendTile) -> ExtendPlan:
+def plan_extend(
+    rows: ExtendRows, heads: HeadShape, num_tokens: int, tile: ExtendTile
+) -> ExtendPlan:
     """Where the tiles of a step lie: one small launch, for all its layers.
 
     ``num_tokens`` bounds the new tokens of all ``rows`` (of a captured step: the bucket's).

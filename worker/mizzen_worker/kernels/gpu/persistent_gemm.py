@@ -51,7 +51,8 @@ def _place(tile, num_row_tiles, num_column_tiles, GROUP: tl.constexpr):
     return first + (tile % in_group) % height, (tile % in_group) // height
 
 
-@triton.jit
+# Not specialised: any number of tokens runs the same code.
+@triton.jit(do_not_specialize=["num_tokens"])
 def _swiglu_gemm(
     inputs,
     weight,

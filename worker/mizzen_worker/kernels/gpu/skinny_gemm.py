@@ -130,7 +130,7 @@ def _accumulate(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _multiply_kernel(
     left,
     right,
@@ -171,7 +171,7 @@ def _multiply_kernel(
     tl.store(products + place, tl.trans(total).to(products.dtype.element_ty), mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gated_kernel(
     left,
     left_up,
@@ -229,7 +229,7 @@ def _gated_kernel(
     tl.store(products + place, value.to(products.dtype.element_ty), mask=exists)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _best_kernel(
     left,
     right,

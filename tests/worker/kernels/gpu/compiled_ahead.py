@@ -1,0 +1,58 @@
+"""A kernel of no use, compiled in other processes by a process that has no GPU.
+
+Run as a program with a folder: fills it as a cache for two specialisations of a kernel that was
+launched several times, then finds both there, and prints what happened as JSON. A process of its
+own, because the driver is global and kernels under test elsewhere are interpreted.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+
+from mizzen_worker.kernels.gpu.claimed_driver import ClaimedDriver
+from mizzen_worker.model_executor.kernel_cache import KernelFolder
+
+
+@triton.jit
+def add_one(x, y, size, BLOCK: tl.constexpr, PDL: tl.constexpr):  # noqa: N803
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    value = tl.load(x + index, mask=index < size)
+    tl.store(y + index, value + 1, mask=index < size)
+
+
+def launch() -> None:
+    for size in (64, 256, 64, 256):
+        x = torch.empty(size, dtype=torch.bfloat16, device="meta")
+        add_one[(1,)](x, x, size, BLOCK=size, PDL=1, num_warps=4, launch_pdl=True)
+
+
+def main() -> None:
+    # As users run it, this module is imported under its name by those that compile.
+    path = Path(sys.argv[1])
+    triton.runtime.driver.set_active(ClaimedDriver(90))
+    folder = KernelFolder(path=path, environment=dict(os.environ))
+    folder.use()
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        folder.fill(launch, facts="toy", capability=90, progress=lambda *step: told.append(step))
+    files = sorted(file.name for file in path.iterdir())
+    hits: list[bool] = []
+    triton.knobs.compilation.listener = lambda **facts: hits.append(facts["cache_hit"])
+    for size in (64, 256):
+        x = torch.empty(size, dtype=torch.bfloat16, device="meta")
+        add_one.warmup(x, x, size, BLOCK=size, PDL=1, num_warps=4, launch_pdl=True, grid=(1,))
+    new = len(list(path.iterdir())) - len(files)
+    print(json.dumps({"told": told, "hits": hits, "new": new, "files": files}))
+
+
+if __name__ == "__main__":
+    from tests.worker.kernels.gpu import compiled_ahead
+
+    compiled_ahead.main()

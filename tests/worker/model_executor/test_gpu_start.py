@@ -1,0 +1,157 @@
+"""A start in its order, with a tiny model where a GPU would be."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.worker.model_executor.tiny_models import save_tiny
+
+from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.model_executor import factory
+from mizzen_worker.model_executor.batch_check import require_sound
+from mizzen_worker.model_executor.factory import RunnerOptions
+from mizzen_worker.model_executor.gpu_start import GpuStart
+from mizzen_worker.model_executor.kernel_cache import KernelFolder
+from mizzen_worker.model_executor.load_phase import LoadPhase
+from mizzen_worker.model_executor.memory_profile import SizingRequest
+from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink
+from mizzen_worker.model_executor.warm_up import warm_up_steps
+from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
+
+CPU = torch.device("cpu")
+PAGE_BYTES = 16_384
+
+
+class _Meter:
+    """A device on which everything fits and nothing grows."""
+
+    def release(self) -> None:
+        """Nothing is kept."""
+
+    def free_and_total(self) -> tuple[int, int]:
+        return 1 << 20, 1 << 20
+
+    def held(self) -> int:
+        return 0
+
+    def reset_peak(self) -> None:
+        """There is none."""
+
+    def peak(self) -> int:
+        return 0
+
+
+def _start(folder: Path, cache: Path) -> GpuStart:
+    checkpoint = open_checkpoint(folder)
+    facts = checkpoint.facts
+    limits = RunnerLimits(
+        max_slots=4,
+        num_pages=1,
+        page_size=16,
+        context_length=facts.context_length,
+        vocab_size=facts.shape.vocab_size,
+    )
+    options = RunnerOptions(model=folder, kv_tokens=None, page_size=16, max_slots=4)
+
+    def load(place: torch.device, progress: ProgressCallback) -> factory.ForwardMaker:
+        return factory._load_torch(options, checkpoint, place, limits.context_length, progress)
+
+    def make(
+        make_forward: factory.ForwardMaker, limits: RunnerLimits, place: torch.device
+    ) -> ModelRunner:
+        pool = DevicePool(factory._pool_shape(facts, limits), torch.float32, place)
+        link = ValuelessLink() if place == VALUELESS else None
+        return ModelRunner(make_forward(pool), limits, place, link)
+
+    return GpuStart(
+        device=CPU,
+        capability=90,
+        sizing=SizingRequest(
+            limits=limits,
+            max_new_tokens=64,
+            page_bytes=PAGE_BYTES,
+            kv_tokens=None,
+            fraction=0.5,
+            num_graphs=0,
+        ),
+        meter=_Meter(),
+        folder=KernelFolder(path=cache, environment={}),
+        facts="tiny",
+        load=load,
+        make_runner=make,
+    )
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3"])
+def test_a_start_goes_through_its_phases_and_takes_what_is_left(
+    tmp_path: Path, variant: str
+) -> None:
+    save_tiny(tmp_path, variant)
+    start = _start(tmp_path, tmp_path / "kernels")
+    phases: list[LoadPhase] = []
+    runner = start.run(lambda done, total: None, phases.append)
+    assert phases == list(LoadPhase)
+    assert runner.limits.num_pages == (1 << 19) // PAGE_BYTES - 1
+    assert list((tmp_path / "kernels").glob("*.filled"))
+
+
+def test_steps_without_values_are_those_of_a_start(tmp_path: Path) -> None:
+    save_tiny(tmp_path, "llama")
+    start = _start(tmp_path, tmp_path / "kernels")
+    places: list[str] = []
+
+    def make(
+        make_forward: factory.ForwardMaker, limits: RunnerLimits, place: torch.device
+    ) -> ModelRunner:
+        places.append(place.type)
+        return start.make_runner(make_forward, limits, place)
+
+    replace(start, make_runner=make).run_without_values()
+    assert places == ["meta"]
+
+
+@pytest.mark.parametrize(
+    ("context_length", "num_pages", "max_new_tokens", "most"),
+    [(4096, 1000, 512, 512), (100, 1000, 512, 83), (4096, 8, 512, 96), (64, 2, 512, None)],
+)
+def test_warm_up_keeps_to_the_context_and_the_pool(
+    context_length: int, num_pages: int, max_new_tokens: int, most: int | None
+) -> None:
+    limits = RunnerLimits(
+        max_slots=2,
+        num_pages=num_pages,
+        page_size=16,
+        context_length=context_length,
+        vocab_size=8,
+    )
+    steps = list(warm_up_steps(limits, max_new_tokens=max_new_tokens))
+    for step in steps:
+        require_sound(step, limits)
+    lengths = [row.num_new for step in steps for row in step.extends]
+    assert max(lengths, default=None) == most
+    assert [step.step for step in steps] == list(range(1, len(steps) + 1))
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    folder = KernelFolder(path=tmp_path / "file" / "kernels", environment={})
+    folder.fill(lambda: None, facts="", capability=90, progress=lambda done, total: None)
+    assert "kernels are compiled one after the other" in caplog.text
+
+
+def test_a_pool_is_one_piece_of_zeros_whose_layers_do_not_overlap() -> None:
+    shape = PoolShape(num_layers=2, num_pages=3, page_size=4, num_kv_heads=2, head_dim=8)
+    pool = DevicePool(shape, torch.float32, CPU)
+    parts = [part for layer in range(2) for part in (pool.keys(layer), pool.values(layer))]
+    assert all(tuple(part.shape) == (16, 2, 8) and part.is_contiguous() for part in parts)
+    for number, part in enumerate(parts):
+        assert not part.any()
+        part.fill_(number + 1)
+    assert [float(part.max()) for part in parts] == [1, 2, 3, 4]
+    assert shape.page_values * 4 == parts[0].numel() * 4

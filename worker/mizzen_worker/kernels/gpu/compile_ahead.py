@@ -1,0 +1,136 @@
+"""Owns compiling kernels in several processes at once before they are needed.
+
+A kernel takes a second or more of one core, a model about a hundred of them: on its first start a
+rank would compile them one after the other. Instead, its work runs once without launching anything
+(``recorded_kernels``), which tells the kernels with everything they are specialised for, and
+processes (``compile_worker.py``) fill Triton's cache with them; the real launches only find them
+there. Owns no list of kernels, and not the folder. Whatever fails here is compiled at its launch.
+"""
+
+import logging
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import triton
+
+logger = logging.getLogger(__name__)
+
+
+class KernelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel and what it is specialised for; ``data`` is Triton's own description of it."""
+
+    module: str
+    name: str
+    data: str
+
+
+class _Skipped:
+    """Stands where a compiled kernel would: launching it does nothing."""
+
+    function = None
+    packed_metadata = None
+
+    def launch_metadata(self, *arguments: object) -> None:
+        """See Triton's ``CompiledKernel``."""
+
+    def run(self, *arguments: object) -> None:
+        """See Triton's ``CompiledKernel``."""
+
+
+@contextmanager
+def recorded_kernels() -> Iterator[list[KernelRequest]]:
+    """Note every kernel that is not compiled in this process yet, and launch none of them."""
+    requests: list[KernelRequest] = []
+    stand_ins: list[tuple[dict[object, object], object]] = []
+
+    def note(*, key: object, fn: Any, compile: Mapping[str, Any], **_: object) -> bool:  # noqa: A002 - Triton's name
+        data = compile["specialization_data"]
+        requests.append(KernelRequest(module=fn.module, name=fn.name, data=data))
+        cache = fn.jit_function.device_caches[compile["device"]][0]
+        cache[key] = _Skipped()
+        stand_ins.append((cache, key))
+        return True
+
+    before = triton.knobs.runtime.jit_cache_hook
+    triton.knobs.runtime.jit_cache_hook = note
+    try:
+        yield requests
+    finally:
+        triton.knobs.runtime.jit_cache_hook = before
+        for cache, key in stand_ins:
+            del cache[key]
+
+
+def compile_in_processes(
+    requests: Sequence[KernelRequest],
+    *,
+    capability: int,
+    num_processes: int,
+    environment: Mapping[str, str],
+    progress: Callable[[int, int], None],
+) -> int:
+    """Compile into the cache that ``environment`` names; give how many were compiled.
+
+    ``capability`` as in 90. ``progress`` is called from this thread.
+    """
+    waiting: queue.SimpleQueue[KernelRequest] = queue.SimpleQueue()
+    for request in requests:
+        waiting.put(request)
+    outcomes: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+    command = [sys.executable, "-m", "mizzen_worker.kernels.gpu.compile_worker", str(capability)]
+    num_started = min(num_processes, len(requests))
+    for _ in range(num_started):
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(environment),
+            text=True,
+        )
+        threading.Thread(target=_feed, args=(process, waiting, outcomes), daemon=True).start()
+    progress(0, len(requests))
+    num_told = num_compiled = num_ended = 0
+    while num_ended < num_started:
+        outcome = outcomes.get()
+        if outcome is None:
+            num_ended += 1
+            continue
+        num_told += 1
+        num_compiled += outcome
+        progress(num_told, len(requests))
+    return num_compiled
+
+
+def _feed(
+    process: "subprocess.Popen[str]",
+    waiting: "queue.SimpleQueue[KernelRequest]",
+    outcomes: "queue.SimpleQueue[bool | None]",
+) -> None:
+    """Give one process kernel after kernel; puts whether each was compiled, then None."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        while True:
+            request = waiting.get_nowait()
+            process.stdin.write(msgspec.json.encode(request).decode() + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            if not answer:
+                logger.warning("a compiling process ended", extra={"status": process.wait()})
+                return
+            outcomes.put(answer == "compiled\n")
+    except queue.Empty:
+        pass
+    except BrokenPipeError:
+        logger.warning("a compiling process ended", extra={"status": process.wait()})
+    finally:
+        outcomes.put(None)
+        process.stdin.close()
+        process.stdout.close()
+        process.wait()
