@@ -19,10 +19,11 @@ from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiproce
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
 from mizzen_worker.kernels.gpu.single_row import embed_row, norm_row
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, single_row_attention
+from mizzen_worker.layers.gpu.experts import add_experts_of_one
 from mizzen_worker.layers.gpu.gemv_tiles import Product, gemv_tile, qkv_tile, split_tile
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
-from mizzen_worker.layers.operations import HeadNorms
+from mizzen_worker.layers.operations import Experts, HeadNorms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +153,13 @@ class GemvOperations:
                 launch=self._launch,
             )
         return output
+
+    def norm_experts_add(self, hidden: GemvValue, experts: Experts[GpuWeight]) -> GemvValue:
+        """See ``Operations``."""
+        x = _row(hidden)
+        if len(x) == 0:
+            return x
+        return add_experts_of_one(x, experts, self._settings.eps, self._launch)
 
     def select_sampled(self, value: GemvValue) -> GemvValue:
         """See ``Operations``: the one token, or none."""

@@ -17,13 +17,14 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from mizzen_worker.kernels.gpu.block_best import block_best
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.persistent_gemm import is_served, swiglu_gemm
-from mizzen_worker.kernels.gpu.residual_norm import rms_norm
+from mizzen_worker.kernels.gpu.residual_norm import add_norm, rms_norm
 from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
+from mizzen_worker.layers.gpu.experts import expert_products
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.gpu.whole_prompts import find_whole_prompts
-from mizzen_worker.layers.operations import HeadNorms
+from mizzen_worker.layers.operations import Experts, HeadNorms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,14 @@ class LargeValue:
     """Rows [n, ...], of every token or, ``is_sampled``, of the sampled ones.
 
     ``projected`` of queries: the projection with rotated keys and values in their places, where
-    attention will read them there.
+    attention will read them there. ``normed``: their RMS norm without a weight, where it was made
+    together with them.
     """
 
     rows: torch.Tensor
     is_sampled: bool = False
     projected: torch.Tensor | None = None
+    normed: torch.Tensor | None = None
 
 
 class LargeOperations:
@@ -81,13 +84,19 @@ class LargeOperations:
 
     def norm_gate_up_silu(self, hidden: LargeValue, gate_up: GpuWeight) -> LargeValue:
         """See ``Operations``."""
-        normed = rms_norm(hidden.rows, self._eps, PLAIN)
+        normed = self._normed(hidden)
         if is_served(normed, gate_up.values):
             product = swiglu_gemm(normed, gate_up.values, gate_up.bias)
         else:
             both = torch.mm(normed, gate_up.values.t())
             product = silu_multiply(both, gate_up.bias, PLAIN)
         return LargeValue(rows=product, is_sampled=hidden.is_sampled)
+
+    def norm_experts_add(self, hidden: LargeValue, experts: Experts[GpuWeight]) -> LargeValue:
+        """See ``Operations``; written over the hidden rows."""
+        products = expert_products(self._normed(hidden), experts, PLAIN)
+        normed = add_norm(hidden.rows, products, self._eps, PLAIN)
+        return LargeValue(rows=hidden.rows, is_sampled=hidden.is_sampled, normed=normed)
 
     def select_sampled(self, value: LargeValue) -> LargeValue:
         """See ``Operations``."""
@@ -110,10 +119,15 @@ class LargeOperations:
         values, ids = block_best(logits, PLAIN)
         return HeadOutput(best_values=values, best_ids=ids)
 
+    def _normed(self, hidden: LargeValue) -> torch.Tensor:
+        if hidden.normed is not None:
+            return hidden.normed
+        return rms_norm(hidden.rows, self._eps, PLAIN)
+
     def _queries(
         self, hidden: LargeValue, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
     ) -> LargeValue:
-        normed = rms_norm(hidden.rows, self._eps, PLAIN)
+        normed = self._normed(hidden)
         is_last = layer == self._step.pool.shape.num_layers - 1
         if is_last and self._step.begin_attention is not None:
             return self._sampled_queries(normed, qkv, norms, layer)

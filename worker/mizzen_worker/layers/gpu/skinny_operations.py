@@ -24,6 +24,7 @@ from mizzen_worker.kernels.gpu.residual_norm import add_norm, embed_norm, rms_no
 from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile, best_of_blocks, gated, multiply
+from mizzen_worker.layers.gpu.experts import expert_products
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.tiles import Matrix, Product, choose
 from mizzen_worker.layers.gpu.weights import GpuWeight
@@ -92,13 +93,9 @@ class SkinnyOperations:
         )
 
     def norm_experts_add(self, hidden: SkinnyValue, experts: Experts[GpuWeight]) -> SkinnyValue:
-        """See ``Operations``; refused."""
-        del hidden
-        message = (
-            f"{experts.router.values.shape[0]} experts cannot run in skinny operations; run such "
-            "a model in plain torch"
-        )
-        raise ValueError(message)
+        """See ``Operations``; the experts' products stay apart."""
+        products = expert_products(self._normed(hidden), experts, self._launch)
+        return SkinnyValue(rows=self._hidden(hidden), partials=products)
 
     def select_sampled(self, value: SkinnyValue) -> SkinnyValue:
         """See ``Operations``; nothing is done where every token is sampled."""

@@ -1,0 +1,406 @@
+"""Expert part of qwen30b-a3b on an H200: correct first, then its time, and tiles worth trying.
+
+Predicted (us; the references' prototypes on the same machine): one token 15.6 gate and up + 8.3
+down + 3.1 choice + 1.4 router. 64 tokens 182.6 + 95.9 (125 experts, 4.3 and 4.1 TB/s), 16 tokens
+115.6 + 60.6 (78 experts); router, choice and sorting about 2.5 each. 128 tokens 190 + 100. Prefill
+of 8,192 tokens: 618 GFLOP at 550 TFLOP/s, 1,120, and 100 for the sum over slots.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tests.gpu.measure.harness import Readings, capture, require_close, time_work
+from tests.worker.kernels.gpu.ahead_of_time import claim
+from tests.worker.kernels.gpu.launches import compiled_only
+
+from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gated_chosen
+from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
+from mizzen_worker.kernels.gpu.gemv import GemvTile, linear
+from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
+from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.residual_norm import add_norm
+from mizzen_worker.kernels.gpu.skinny_gemm import Tile, multiply
+from mizzen_worker.kernels.reference import moe as reference
+from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, Form, router_tile
+from mizzen_worker.layers.gpu.experts import add_experts_of_one, expert_products
+from mizzen_worker.layers.gpu.weights import GpuWeight
+from mizzen_worker.layers.operations import Experts, Routing
+
+EXPERTS, CHOSEN, SIZE, INNER = 128, 8, 2048, 768
+EPS = 1e-6
+LAYERS = 4
+LIMIT = 1.2e-2
+"""Relative error: weights and rows are the same; activations and products are rounded."""
+DEPENDENT: Mapping[str, Any] = {"PDL": 1, "launch_pdl": True}
+SECONDS = 60.0
+
+FEW_TOKENS = (16, 64, 128, 256)
+MANY_TOKENS = (1024, 8192)
+PROCESSES = 12
+
+
+def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
+    return Tile(
+        rows=rows, columns=2 * columns, depth=depth, stages=stages, warps=warps, accumulators=2
+    )
+
+
+def _tile(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
+    return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+
+
+GATED_ONE = [
+    GemvTile(warps=4, rows=4, ahead=4),
+    GemvTile(warps=8, rows=2, ahead=8),
+    GemvTile(warps=4, rows=2, ahead=8),
+    GemvTile(warps=8, rows=4, ahead=4),
+]
+DOWN_ONE = [
+    DownTile(warps=16, ahead=21),
+    DownTile(warps=8, ahead=24),
+    DownTile(warps=8, ahead=12),
+    DownTile(warps=16, ahead=12),
+]
+GATED_FEW = {
+    16: [_pair(16, 64, 256, 3), _pair(16, 64, 128, 6), _pair(16, 32, 256, 6)],
+    64: [_pair(16, 64, 128, 4), _pair(16, 128, 128, 3)],
+    128: [_pair(16, 64, 256, 3), _pair(32, 64, 128, 5), _pair(32, 64, 256, 2)],
+    256: [_pair(32, 64, 128, 5), _pair(64, 64, 128, 4), _pair(16, 64, 256, 3)],
+}
+DOWN_FEW = {
+    16: [_tile(16, 128, 128, 3), _tile(16, 64, 256, 5)],
+    64: [_tile(16, 128, 128, 4), _tile(16, 128, 256, 3), _tile(16, 64, 256, 3)],
+    128: [_tile(16, 128, 128, 3), _tile(32, 128, 128, 4)],
+    256: [_tile(32, 128, 128, 4), _tile(64, 128, 128, 3)],
+}
+MANY = {
+    1024: [_tile(64, 128, 64, 4), _tile(128, 128, 64, 3, 8), _tile(64, 256, 64, 3, 8)],
+    8192: [
+        _tile(128, 128, 64, 3, 8),
+        _tile(128, 128, 64, 4, 8),
+        _tile(128, 256, 64, 3, 8),
+        _tile(128, 128, 64, 3, 4),
+        _tile(64, 256, 64, 4, 4),
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Rows of a step and what is made of them on the way, for ``tokens`` tokens."""
+
+    tokens: int
+    hidden: torch.Tensor
+    normed: torch.Tensor
+    logits: torch.Tensor
+    chosen: torch.Tensor
+    weights: torch.Tensor
+    pairs: tuple[torch.Tensor, torch.Tensor]
+    activations: torch.Tensor
+
+
+Work = Callable[[Experts[GpuWeight], State, Mapping[str, Any]], object]
+
+
+def layer_on(device: str) -> Experts[GpuWeight]:
+    def random(*shape: int, scale: float) -> GpuWeight:
+        values = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        return GpuWeight(values=values if device == "meta" else values.normal_(0, scale))
+
+    return Experts(
+        routing=Routing(num_chosen=CHOSEN, is_normalised=True),
+        router=random(EXPERTS, SIZE, scale=SIZE**-0.5),
+        gate_up=random(EXPERTS, 2 * INNER, SIZE, scale=SIZE**-0.5),
+        down=random(EXPERTS, SIZE, INNER, scale=INNER**-0.5),
+    )
+
+
+def state_on(device: str, tokens: int) -> State:
+    kind = {"dtype": torch.bfloat16, "device": device}
+    hidden = torch.empty(tokens, SIZE, **kind)
+    logits = torch.empty(1, tokens, EXPERTS, device=device)
+    chosen = torch.empty(tokens, CHOSEN, dtype=torch.int32, device=device)
+    pairs = (
+        torch.empty(tokens * CHOSEN, dtype=torch.int32, device=device),
+        torch.empty(EXPERTS + 1, dtype=torch.int32, device=device),
+    )
+    normed = torch.empty(tokens, SIZE, **kind)
+    weights = torch.empty(tokens, CHOSEN, device=device)
+    if device != "meta":
+        hidden.normal_()
+        normed.copy_(norm_of(hidden))
+        logits.normal_()
+        ids, shares = reference.choose_experts(logits[0], CHOSEN, is_normalised=True)
+        chosen, weights = ids.int(), shares
+        pairs = reference.sort_by_expert(ids, EXPERTS)
+    return State(
+        tokens=tokens,
+        hidden=hidden,
+        normed=normed,
+        logits=logits,
+        chosen=chosen,
+        weights=weights,
+        pairs=pairs,
+        activations=torch.zeros(tokens * CHOSEN, INNER, **kind),
+    )
+
+
+def norm_of(hidden: torch.Tensor) -> torch.Tensor:
+    wide = hidden.float()
+    return wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + EPS)
+
+
+def _router(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+    if state.tokens > 1:
+        tile = router_tile(state.tokens)
+        return multiply(state.normed, layer.router.values, tile, dtype=torch.float32, launch=launch)
+    tile = QWEN_30B_A3B.router_one
+    linear(
+        state.hidden,
+        layer.router.values,
+        None,
+        None,
+        state.logits,
+        norm_eps=EPS,
+        tile=tile,
+        launch=launch,
+    )
+    return None
+
+
+def _choose(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+    return choose_experts(state.logits, CHOSEN, is_normalised=True, launch=launch)
+
+
+def _sort(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+    return sort_by_expert(state.chosen, EXPERTS, launch)
+
+
+def _gated_one(tile: GemvTile) -> Work:
+    return lambda layer, state, launch: gated_chosen(
+        state.hidden,
+        layer.gate_up.values,
+        state.chosen,
+        state.weights,
+        eps=EPS,
+        tile=tile,
+        launch=launch,
+    )
+
+
+def _down_one(tile: DownTile) -> Work:
+    return lambda layer, state, launch: down_chosen_add(
+        state.activations,
+        layer.down.values,
+        state.chosen,
+        state.hidden,
+        tile=tile,
+        launch=launch,
+    )
+
+
+def _gated(tile: Tile, form: Form) -> Work:
+    gated = gated_few if form is Form.FEW else gated_many
+    return lambda layer, state, launch: gated(
+        state.normed, layer.gate_up.values, state.weights, state.pairs, tile, launch
+    )
+
+
+def _down(tile: Tile, form: Form) -> Work:
+    product = down_few if form is Form.FEW else down_many
+    return lambda layer, state, launch: product(
+        state.activations, layer.down.values, CHOSEN, state.pairs, tile, launch
+    )
+
+
+def _sum(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+    products = state.activations.new_empty(CHOSEN, state.tokens, SIZE)
+    return add_norm(state.hidden, products, EPS, launch)
+
+
+def _whole_one(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+    return add_experts_of_one(state.hidden, layer, EPS, launch)
+
+
+def _whole(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+    return add_norm(state.hidden, expert_products(state.normed, layer, launch), EPS, launch)
+
+
+def works() -> Iterator[tuple[str, int, Work]]:
+    """Everything that is timed, most important first: name, tokens, work."""
+    every = (1, *FEW_TOKENS, *MANY_TOKENS)
+    yield "whole part", 1, _whole_one
+    yield from (("whole part", tokens, _whole) for tokens in every[1:])
+    for name, work in (("router", _router), ("choice", _choose)):
+        yield from ((name, tokens, work) for tokens in every)
+    for name, work in (("sorting", _sort), ("sum and norm", _sum)):
+        yield from ((name, tokens, work) for tokens in every[1:])
+    yield from ((f"gate/up {tile}", 1, _gated_one(tile)) for tile in GATED_ONE)
+    yield from ((f"down {tile}", 1, _down_one(tile)) for tile in DOWN_ONE)
+    for form, gated, down in ((Form.FEW, GATED_FEW, DOWN_FEW), (Form.MANY, MANY, MANY)):
+        for tokens, tiles in gated.items():
+            yield from ((f"gate/up {tile}", tokens, _gated(tile, form)) for tile in tiles)
+        for tokens, tiles in down.items():
+            yield from ((f"down {tile}", tokens, _down(tile, form)) for tile in tiles)
+
+
+def compile_share(index: int, count: int) -> None:
+    """Fill Triton's cache with every ``count``-th work, without a GPU."""
+    claim(90)
+    layer = layer_on("meta")
+    with compiled_only():
+        for _, tokens, work in itertools.islice(works(), index, None, count):
+            launches = [DEPENDENT, PLAIN] if work in (_whole, _whole_one) else [DEPENDENT]
+            for launch in launches:
+                work(layer, state_on("meta", tokens), launch)
+
+
+def _compile_in_processes() -> None:
+    def run(index: int) -> None:
+        call = f"from tests.gpu.measure.moe import compile_share as c; c({index}, {PROCESSES})"
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        done = subprocess.run(
+            [sys.executable, "-c", call],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        if done.returncode:
+            print(f"compiling share {index} failed: {done.stderr[-500:]}", flush=True)
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        list(pool.map(run, range(PROCESSES)))
+
+
+def expected_products(
+    layer: Experts[GpuWeight], normed: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Weighted sums [tokens, size] in float32, by the experts that the kernels chose."""
+    total = torch.zeros(len(normed), SIZE, device="cuda")
+    for expert in range(EXPERTS):
+        tokens, slots = (chosen == expert).nonzero(as_tuple=True)
+        if len(tokens):
+            both = normed[tokens].float() @ layer.gate_up.values[expert].float().t()
+            gate, up = both.view(len(tokens), INNER, 2).unbind(2)
+            inner = torch.nn.functional.silu(gate) * up * weights[tokens, slots, None]
+            total.index_add_(0, tokens, inner @ layer.down.values[expert].float().t())
+    return total
+
+
+def check_choice(layer: Experts[GpuWeight], state: State, normed: torch.Tensor) -> tuple[Any, Any]:
+    """The kernels' choice, which is the reference's but for logits that nearly tie."""
+    logits = normed.float() @ layer.router.values.float().t()
+    ids, _ = reference.choose_experts(logits, CHOSEN, is_normalised=True)
+    found, weights = choose_experts(
+        logits.unsqueeze(0).contiguous(), CHOSEN, is_normalised=True, launch=DEPENDENT
+    )
+    assert torch.equal(found.long(), ids)
+    order, offsets = sort_by_expert(found, EXPERTS, DEPENDENT)
+    wanted = reference.sort_by_expert(found.long(), EXPERTS)
+    assert torch.equal(order, wanted[0])
+    assert torch.equal(offsets, wanted[1])
+    return found, weights
+
+
+def check(readings: Readings, layers: list[Experts[GpuWeight]]) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    # Fresh memory is NaN: what a kernel leaves out shows.
+    torch.use_deterministic_algorithms(mode=True, warn_only=True)
+    for tokens in (1, 2, 3, 16, 17, 64, 128, 200, 256, 512, 777, 1024, 8192):
+        state = state_on("cuda", tokens)
+        normed = norm_of(state.hidden).bfloat16() if tokens > 1 else norm_of(state.hidden)
+        chosen, weights = check_choice(layers[0], state, normed)
+        wanted = expected_products(layers[0], normed, chosen, weights)
+        for launch in (PLAIN, DEPENDENT):
+            if tokens == 1:
+                found = add_experts_of_one(state.hidden, layers[0], EPS, launch).float()
+                found = found - state.hidden.float()
+            else:
+                found = expert_products(normed, layers[0], launch).float().sum(0)
+            error = require_close(f"{tokens} tokens", found, wanted, LIMIT)
+        readings.add(
+            f"{tokens} tokens",
+            error=round(error, 5),
+            experts=len(chosen.unique()),
+            most=int(torch.bincount(chosen.flatten()).max()),
+        )
+    torch.use_deterministic_algorithms(mode=False)
+    check_chain(readings, layers)
+
+
+def check_chain(readings: Readings, layers: list[Experts[GpuWeight]]) -> None:
+    """A captured dependent chain gives the bits of plain launches: nothing is read too early."""
+    first = torch.randn(1, SIZE, device="cuda").bfloat16()
+
+    def chain(launch: Mapping[str, Any]) -> torch.Tensor:
+        hidden = first
+        for layer in layers * 3:
+            hidden = add_experts_of_one(hidden, layer, EPS, launch)
+        return hidden
+
+    found: list[torch.Tensor] = []
+    graph = capture(lambda: found.append(chain(DEPENDENT)))
+    for _ in range(20):
+        first.normal_()
+        expected = chain(PLAIN)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(found[-1], expected)
+    readings.add("captured chain of one token", equal_replays=20)
+
+
+def measure(readings: Readings) -> None:
+    _compile_in_processes()
+    readings.add("compiled", seconds=round(readings.seconds(), 1))
+    layers = [layer_on("cuda") for _ in range(LAYERS)]
+    check(readings, layers)
+    readings.add("checked", seconds=round(readings.seconds(), 1))
+    states: dict[int, list[State]] = {}
+    for name, tokens, work in works():
+        if readings.seconds() > SECONDS:
+            readings.add("out of time", before=f"{name}, {tokens} tokens")
+            return
+        if tokens not in states:
+            states = {tokens: [state_on("cuda", tokens) for _ in layers]} | (
+                states if tokens <= max(FEW_TOKENS) else {}
+            )
+        own = states[tokens]
+        launch = DEPENDENT if tokens <= max(FEW_TOKENS) else PLAIN
+        _time(readings, name, work, layers, own, launch)
+
+
+def _time(
+    readings: Readings,
+    name: str,
+    work: Work,
+    layers: list[Experts[GpuWeight]],
+    states: list[State],
+    launch: Mapping[str, Any],
+) -> None:
+    tokens = states[0].tokens
+
+    def chain() -> None:
+        for layer, state in zip(layers, states, strict=True):
+            work(layer, state, launch)
+
+    us = time_work(chain, replays=4, rounds=5) / len(layers)
+    active = sum(len(state.chosen.unique()) for state in states) / len(states)
+    matrices = 3 if "whole" in name else 2 if "gate/up" in name else 1 if "down" in name else 0
+    num_bytes = active * matrices * INNER * SIZE * 2
+    flops = 2 * tokens * CHOSEN * matrices * INNER * SIZE
+    readings.add(
+        f"{name}, {tokens} tokens",
+        us,
+        num_bytes=num_bytes,
+        experts=round(active, 1),
+        tflops=round(flops / us * 1e-6, 1),
+    )

@@ -1,0 +1,114 @@
+"""Experts' products equal the reference: empty experts, crowded ones, sizes that divide no tile."""
+
+import pytest
+import torch
+from tests.worker.kernels.gpu.ahead_of_time import (
+    SHARED_LIMIT_BY_CAPABILITY,
+    compile_elsewhere,
+)
+from tests.worker.kernels.gpu.launches import compiled_only
+
+from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
+from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.reference import moe as reference
+from mizzen_worker.layers.gpu.expert_tiles import Form, tiles_of
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DTYPES = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32]
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+"""Sums in another order; bfloat16: activations are rounded between the two products."""
+
+FEW = (gated_few, down_few, Tile(rows=16, columns=32, depth=16, stages=2, accumulators=2))
+MANY = (gated_many, down_many, Tile(rows=16, columns=32, depth=16, stages=2))
+
+
+def check(form, dtype: torch.dtype, ids: torch.Tensor, experts: int, size: int, inner: int) -> None:
+    gated, down_product, tile = form
+    num_tokens, chosen = ids.shape
+    inputs = torch.randn(num_tokens, size, device=DEVICE).to(dtype)
+    gate = (torch.randn(experts, inner, size, device=DEVICE) / size**0.5).to(dtype)
+    up = (torch.randn(experts, inner, size, device=DEVICE) / size**0.5).to(dtype)
+    down = (torch.randn(experts, size, inner, device=DEVICE) / inner**0.5).to(dtype)
+    weights = torch.rand(num_tokens, chosen, device=DEVICE)
+    ids = ids.to(DEVICE)
+    pairs = reference.sort_by_expert(ids, experts)
+    gate_up = torch.stack([gate, up], dim=2).flatten(1, 2)
+    activations = gated(inputs, gate_up, weights, pairs, tile, PLAIN)
+    products = down_product(activations, down, chosen, pairs, tile, PLAIN)
+    assert products.shape == (chosen, num_tokens, size)
+    wide = torch.cat([gate, up], dim=1).float()
+    expected = reference.mix_experts(inputs.float(), wide, down.float(), ids, weights)
+    torch.testing.assert_close(
+        products.float().sum(0), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "chosen", "sizes"),
+    [(2, 6, 2, (32, 16)), (21, 3, 2, (48, 40)), (5, 4, 1, (16, 64))],
+)
+def test_chosen_at_random(
+    form, dtype: torch.dtype, tokens: int, experts: int, chosen: int, sizes: tuple[int, int]
+) -> None:
+    ids = torch.stack([torch.randperm(experts)[:chosen] for _ in range(tokens)])
+    check(form, dtype, ids, experts, *sizes)
+
+
+@pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
+@pytest.mark.parametrize("expert", [0, 2, 4])
+def test_all_tokens_choose_one_expert(form, expert: int) -> None:
+    check(form, torch.float32, torch.full((33, 1), expert), 5, 32, 24)
+
+
+@pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
+def test_other_sizes_are_refused(form) -> None:
+    gated, down_product, tile = form
+    pairs = (torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
+    weights = torch.ones(2, 2)
+    with pytest.raises(ValueError, match="one depth that is a"):
+        gated(torch.zeros(2, 32), torch.zeros(2, 32, 48), weights, pairs, tile, PLAIN)
+    with pytest.raises(ValueError, match="must be contiguous"):
+        down_product(torch.zeros(16, 4).t(), torch.zeros(2, 32, 16), 2, pairs, tile, PLAIN)
+
+
+def compile_all(capability: int) -> None:
+    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
+    limit = SHARED_LIMIT_BY_CAPABILITY[capability]
+    kind = {"dtype": torch.bfloat16, "device": "meta"}
+    with compiled_only():
+        for experts, chosen, size, inner in ((128, 8, 2048, 768), (8, 2, 4096, 14336)):
+            gate_up = torch.empty(experts, 2 * inner, size, **kind)
+            down = torch.empty(experts, size, inner, **kind)
+            order = torch.empty(16, dtype=torch.int32, device="meta")
+            offsets = torch.empty(experts + 1, dtype=torch.int32, device="meta")
+            known: set[object] = set()
+            for tokens in (2, 16, 64, 128, 256, 512, 1024, 8192):
+                choice = tiles_of(experts, size, inner).of(
+                    tokens * chosen / experts, has_tensor_copies=capability >= 90
+                )
+                choice = choice.fitted(limit)
+                if choice in known:
+                    continue
+                known.add(choice)
+                is_few = choice.form is Form.FEW
+                gated, down_product = (gated_few, down_few) if is_few else (gated_many, down_many)
+                activations = gated(
+                    torch.empty(tokens, size, **kind),
+                    gate_up,
+                    torch.empty(tokens, chosen, device="meta"),
+                    (order, offsets),
+                    choice.gated,
+                    launch,
+                )
+                down_product(activations, down, chosen, (order, offsets), choice.down, launch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 89, 90])
+def test_it_compiles_without_spills(capability: int) -> None:
+    for record in compile_elsewhere(__name__, capability):
+        assert record["stack"] == 0, record
