@@ -125,6 +125,19 @@ def test_only_sampled_tokens_reach_the_head() -> None:
     check(HEADS, WINDOWED, dataclasses.replace(batch, sampled_tokens=sampled))
 
 
+@pytest.mark.parametrize("head", HeadResult)
+def test_keys_and_values_are_written_where_no_token_is_sampled(head: HeadResult) -> None:
+    batch = on(DEVICE, batch_of(HEADS, [(0, 9), (12, 7)]))
+    none = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    batch = dataclasses.replace(batch, sampled_tokens=none)
+    _, expected = expected_of(HEADS, QWEN3, batch)
+    found, pool = found_of(HEADS, QWEN3, batch, head)
+    require_close(pool.keys(1)[batch.kv_locations], expected.keys(1)[batch.kv_locations])
+    made = found.logits if head is HeadResult.LOGITS else found.best_values
+    assert made is not None
+    assert len(made) == 0
+
+
 @pytest.mark.parametrize("rows", [[(5, 1), (70, 1)], [(0, 129)]])
 def test_the_best_of_blocks_is_the_best_logit(rows: list[tuple[int, int]]) -> None:
     batch = on(DEVICE, batch_of(HEADS, rows))

@@ -191,7 +191,7 @@ class SkinnyOperations:
         """The configuration that fits this device; None for the library's product."""
         outputs, inputs = weight.values.shape
         size = rows.element_size()
-        if not has_tensor_copies() or inputs * size % 16:
+        if not has_tensor_copies() or inputs * size % 16 or len(rows) == 0:
             return None
         tile = choose(Matrix(product=product, outputs=outputs, inputs=inputs), len(rows))
         return None if tile is None else tile.fitted(shared_memory(), size)
