@@ -41,11 +41,24 @@ class GemvTile:
 
 
 @triton.jit
-def begin_dependent(PDL: tl.constexpr):
-    """Let the next kernel start, then wait until what the previous ones wrote is there."""
+def let_next_begin(PDL: tl.constexpr):
+    """The next kernel may start on what this one leaves free."""
     if PDL:
         gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous(PDL: tl.constexpr):
+    """What the previous kernels wrote is there afterwards."""
+    if PDL:
         gdc_wait()
+
+
+@triton.jit
+def begin_dependent(PDL: tl.constexpr):
+    """Both, after what is loaded ahead was asked for."""
+    let_next_begin(PDL)
+    wait_for_previous(PDL)
 
 
 @triton.jit

@@ -27,7 +27,11 @@ import torch
 import triton
 import triton.language as tl
 
-from mizzen_worker.kernels.gpu.gemv import begin_dependent
+from mizzen_worker.kernels.gpu.gemv import (
+    begin_dependent,
+    let_next_begin,
+    wait_for_previous,
+)
 
 LOG2_E = 1.4426950408889634
 NO_WINDOW = 2**31 - 1
@@ -115,6 +119,17 @@ def _fold(q, factor, keys, values, is_seen, top, total, sums):
 
 
 @triton.jit
+def _head_factors(
+    squares, scale, eps, M: tl.constexpr, D: tl.constexpr, HAS_HEAD_NORMS: tl.constexpr
+):
+    """What the scores of each head are multiplied with, [M]."""
+    factors = tl.full([M], 1.0, tl.float32) * scale
+    if HAS_HEAD_NORMS:
+        factors = factors * tl.rsqrt(tl.sum(squares, axis=1) / D + eps)
+    return factors
+
+
+@triton.jit
 def _split_kernel(
     projected_ptr,
     squares_ptr,
@@ -143,6 +158,8 @@ def _split_kernel(
     HAS_HEAD_NORMS: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    # First of all: the compiler lets the first tile arrive before the wait.
+    let_next_begin(PDL)
     kv_head = tl.program_id(0)
     split = tl.program_id(1)
     num_old = tl.maximum(tl.load(length_ptr) - 1, 0)
@@ -154,63 +171,73 @@ def _split_kernel(
     keys, values = _load_tile(
         keys_ptr, values_ptr, row_ptr, kv_head, start, end, KV_HEADS, D, COLUMNS, PAGE, TOKENS
     )
-    begin_dependent(PDL)
-
+    location = tl.load(location_ptr)
     rg = tl.arange(0, M)
     rd = tl.arange(0, COLUMNS)
     rp = tl.arange(0, PARTS_BLOCK)
     is_head = rg < G
     head = kv_head * G + rg
     mask = _with_columns(is_head, D, COLUMNS)
-    q = tl.load(projected_ptr + head[:, None] * D + rd[None, :], mask=mask, other=0.0)
-    factor = tl.full([M], 1.0, tl.float32) * scale
-    if HAS_HEAD_NORMS:
-        squares = tl.load(
-            squares_ptr + head[:, None] * PARTS + rp[None, :],
-            mask=_with_columns(is_head, PARTS, PARTS_BLOCK),
-            other=0.0,
-        )
-        factor = factor * tl.rsqrt(tl.sum(squares, axis=1) / D + eps)
+    queries = projected_ptr + head[:, None] * D + rd[None, :]
+    parts = squares_ptr + head[:, None] * PARTS + rp[None, :]
+    parts_mask = _with_columns(is_head, PARTS, PARTS_BLOCK)
     out_row = head * SPLITS + split
     partials = partial_ptr + out_row[:, None] * D + rd[None, :]
+    wait_for_previous(PDL)
+
+    # Each branch asks for all it reads at once. Factors are wanted in another layout in each.
     if split == SPLITS - 1:
         is_column = rd < D
         key_head = KV_HEADS * G + kv_head
+        squares = scale
+        key_factor = 1.0
+        if HAS_HEAD_NORMS:
+            squares = tl.load(parts, mask=parts_mask, other=0.0)
+            key_parts = tl.load(squares_ptr + key_head * PARTS + rp, mask=rp < PARTS, other=0.0)
+            key_factor = tl.rsqrt(tl.sum(key_parts, axis=0) / D + eps)
         key = tl.load(projected_ptr + key_head * D + rd, mask=is_column, other=0.0)
         value_ptr = projected_ptr + (key_head + KV_HEADS) * D
         value = tl.load(value_ptr + rd, mask=is_column, other=0.0)
+        q = tl.load(queries, mask=mask, other=0.0)
         if HAS_HEAD_NORMS:
-            key_parts = tl.load(squares_ptr + key_head * PARTS + rp, mask=rp < PARTS, other=0.0)
-            key_factor = tl.rsqrt(tl.sum(key_parts, axis=0) / D + eps)
             key = (key.to(tl.float32) * key_factor).to(key.dtype)
-        offset = (tl.load(location_ptr) * KV_HEADS + kv_head) * D
+        offset = (location * KV_HEADS + kv_head) * D
         tl.store(keys_ptr + offset + rd, key, mask=is_column)
         tl.store(values_ptr + offset + rd, value, mask=is_column)
-        score = tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], axis=1) * factor
+        score = tl.sum(q.to(tl.float32) * key.to(tl.float32)[None, :], axis=1)
+        score = score * _head_factors(squares, scale, eps, M, D, HAS_HEAD_NORMS)
         repeated = tl.zeros([M, COLUMNS], tl.float32) + value.to(tl.float32)[None, :]
         tl.store(partials, repeated, mask=mask)
         tl.store(log_ptr + out_row, score, mask=is_head)
     else:
+        squares = scale
+        if HAS_HEAD_NORMS:
+            squares = tl.load(parts, mask=parts_mask, other=0.0)
+        q = tl.load(queries, mask=mask, other=0.0)
+        factor = _head_factors(squares, scale, eps, M, D, HAS_HEAD_NORMS)
+        rt = tl.arange(0, TOKENS)
         top = tl.full([M], _MASKED, tl.float32)
         total = tl.zeros([M], tl.float32)
         sums = tl.zeros([M, COLUMNS], tl.float32)
-        rt = tl.arange(0, TOKENS)
         top, total, sums = _fold(q, factor, keys, values, start + rt < end, top, total, sums)
-        for later in tl.range(start + TOKENS, end, TOKENS):
-            keys, values = _load_tile(
-                keys_ptr,
-                values_ptr,
-                row_ptr,
-                kv_head,
-                later,
-                end,
-                KV_HEADS,
-                D,
-                COLUMNS,
-                PAGE,
-                TOKENS,
-            )
-            top, total, sums = _fold(q, factor, keys, values, later + rt < end, top, total, sums)
+        if start + TOKENS < end:
+            # Behind a branch: preparing a loop costs as much as a tile.
+            for later in tl.range(start + TOKENS, end, TOKENS):
+                keys, values = _load_tile(
+                    keys_ptr,
+                    values_ptr,
+                    row_ptr,
+                    kv_head,
+                    later,
+                    end,
+                    KV_HEADS,
+                    D,
+                    COLUMNS,
+                    PAGE,
+                    TOKENS,
+                )
+                is_seen = later + rt < end
+                top, total, sums = _fold(q, factor, keys, values, is_seen, top, total, sums)
         # A split without positions has the top _MASKED, so that its weight is 0.
         tl.store(partials, sums / total[:, None], mask=mask)
         tl.store(log_ptr + out_row, top + tl.log2(total), mask=is_head)
