@@ -5,7 +5,8 @@ import torch
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
-from mizzen_worker.kernels.gpu.gemv import GemvTile, best_of_blocks, gated, linear
+from mizzen_worker.kernels.gpu.gemv import GemvTile, gated, linear
+from mizzen_worker.kernels.gpu.head_gemv import best_of_blocks
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
 from mizzen_worker.kernels.gpu.single_row import embed_row, norm_row

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from mizzen_worker.kernels.gpu.gemv import best_of_blocks, gated, linear
+from mizzen_worker.kernels.gpu.gemv import gated, linear
+from mizzen_worker.kernels.gpu.head_gemv import best_of_blocks
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiprocessors
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
 from mizzen_worker.kernels.gpu.single_row import embed_row, norm_row
