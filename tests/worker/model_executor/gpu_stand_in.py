@@ -26,7 +26,7 @@ class DeviceRowsAttention:
     def __init__(self, pool: DevicePool) -> None:
         self._attention = TorchNativeAttention(pool)
 
-    def begin(self, batch: ForwardBatch) -> StepAttention:
+    def begin(self, batch: ForwardBatch, *, is_dependent: bool = False) -> StepAttention:
         starts, lengths = batch.device_row_starts.cpu(), batch.device_row_lengths.cpu()
         is_used = starts.diff() > 0
         own = replace(

@@ -83,7 +83,7 @@ class GpuForward:
         return GpuStep(
             batch=batch,
             pool=self._pool,
-            attend=self._attention.begin(batch).attend,
+            attend=self._attention.begin(batch, is_dependent=is_dependent).attend,
             settings=self._settings,
             head=head,
             is_dependent=is_dependent,
