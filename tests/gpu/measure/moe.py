@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,13 +71,19 @@ DOWN_ONE = [
 ]
 GATED_FEW = {
     16: [_pair(16, 64, 256, 3), _pair(16, 64, 128, 6), _pair(16, 32, 256, 6)],
-    64: [_pair(16, 64, 128, 4), _pair(16, 128, 128, 3)],
+    64: [_pair(16, 64, 128, 4), _pair(16, 64, 128, 3), _pair(16, 32, 256, 3)],
     128: [_pair(16, 64, 256, 3), _pair(32, 64, 128, 5), _pair(32, 64, 256, 2)],
     256: [_pair(32, 64, 128, 5), _pair(64, 64, 128, 4), _pair(16, 64, 256, 3)],
 }
 DOWN_FEW = {
     16: [_tile(16, 128, 128, 3), _tile(16, 64, 256, 5)],
-    64: [_tile(16, 128, 128, 4), _tile(16, 128, 256, 3), _tile(16, 64, 256, 3)],
+    64: [
+        _tile(16, 128, 128, 3),
+        _tile(16, 64, 128, 3),
+        _tile(16, 64, 256, 2),
+        _tile(16, 64, 128, 4),
+        _tile(16, 128, 256, 2),
+    ],
     128: [_tile(16, 128, 128, 3), _tile(32, 128, 128, 4)],
     256: [_tile(32, 128, 128, 4), _tile(64, 128, 128, 3)],
 }
@@ -91,6 +97,12 @@ MANY = {
         _tile(64, 256, 64, 4, 4),
     ],
 }
+
+AHEAD = [
+    (replace(gated, ahead=ahead), replace(_tile(16, 128, 128, 3), ahead=down_ahead))
+    for gated in (_pair(16, 64, 256, 3), _pair(16, 64, 128, 3))
+    for ahead, down_ahead in ((0, 0), (1024, 0), (2048, 0), (1024, 512), (2048, 1024))
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +242,19 @@ def _whole_one(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any
     return add_experts_of_one(state.hidden, layer, EPS, launch)
 
 
+def _whole_with(gated: Tile, down: Tile) -> Work:
+    def work(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
+        normed, tile = state.normed, router_tile(state.tokens)
+        logits = multiply(normed, layer.router.values, tile, dtype=torch.float32, launch=launch)
+        chosen, weights = choose_experts(logits, CHOSEN, is_normalised=True, launch=launch)
+        pairs = sort_by_expert(chosen, EXPERTS, launch)
+        inner = gated_few(normed, layer.gate_up.values, weights, pairs, gated, launch)
+        products = down_few(inner, layer.down.values, CHOSEN, pairs, down, launch)
+        return add_norm(state.hidden, products, EPS, launch)
+
+    return work
+
+
 def _whole(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
     return add_norm(state.hidden, expert_products(state.normed, layer, launch), EPS, launch)
 
@@ -239,6 +264,10 @@ def works() -> Iterator[tuple[str, int, Work]]:
     every = (1, *FEW_TOKENS, *MANY_TOKENS)
     yield "whole part", 1, _whole_one
     yield from (("whole part", tokens, _whole) for tokens in every[1:])
+    for tokens in (64, 128):
+        for gated, down in AHEAD:
+            name = f"whole part ahead {gated.ahead} and {down.ahead}, {gated.depth}/{gated.stages}"
+            yield name, tokens, _whole_with(gated, down)
     for name, work in (("router", _router), ("choice", _choose)):
         yield from ((name, tokens, work) for tokens in every)
     for name, work in (("sorting", _sort), ("sum and norm", _sum)):

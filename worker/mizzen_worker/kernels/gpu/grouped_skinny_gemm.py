@@ -12,7 +12,9 @@ for 2 to some 500 tokens, where an expert has some 16 rows or fewer. Pairs, ``or
 
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
 Grid: experts next to each other, then tiles of rows. Matrices come through tensor descriptors: a
-tile that passes the end of an expert reads rows of the next one, and stores none of them.
+tile that passes the end of an expert reads rows of the next one, and stores none of them. With
+``Tile.ahead`` the first programs of a dependent launch ask L2 for that many bytes (a power of two,
+128 at least) of each row of theirs before they wait: worth it where nearly all experts are chosen.
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,10 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.gpu.skinny_gemm import Tile, ask_ahead
+
+_EARLY_PROGRAMS = 132
+"""Those that are there before their predecessor ends: one for each multiprocessor of an H200."""
 
 
 @triton.jit
@@ -39,9 +44,32 @@ def _load_rows(rows, exists, k, K, DEPTH: tl.constexpr, IS_WHOLE: tl.constexpr):
 
 
 @triton.jit
+def _begin(
+    matrix,
+    first_row,
+    num_rows,
+    K,
+    COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
+    AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Let successors begin and wait; programs that are early ask L2 for their matrix meanwhile.
+
+    Whether their expert has pairs is not known yet. ``num_rows`` of all experts' matrices.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        if AHEAD > 0 and tl.program_id(1) * tl.num_programs(0) + tl.program_id(0) < EARLY:
+            ask_ahead(matrix, first_row, 0, num_rows, K, COLUMNS, AHEAD)
+        gdc_wait()
+
+
+@triton.jit
 def _gated_kernel(
     gates,
     ups,
+    matrix,
     inputs,
     order,
     offsets,
@@ -55,15 +83,16 @@ def _gated_kernel(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
+    EARLY: tl.constexpr,
+    AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Program (expert, tile of gate rows and of the up rows beside them)."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
     expert = tl.program_id(0)
     first_row = tl.program_id(1) * COLUMNS
+    num_rows = tl.num_programs(0) * 2 * F
+    _begin(matrix, 2 * (expert * F + first_row), num_rows, K, 2 * COLUMNS, EARLY, AHEAD, PDL)
     begin = tl.load(offsets + expert)
     end = tl.load(offsets + expert + 1)
     column = first_row + tl.arange(0, COLUMNS)
@@ -90,6 +119,7 @@ def _gated_kernel(
 @triton.jit
 def _down_kernel(
     matrices,
+    matrix,
     inputs,
     order,
     offsets,
@@ -103,15 +133,16 @@ def _down_kernel(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
+    EARLY: tl.constexpr,
+    AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Program (expert, tile of rows of its matrix)."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
     expert = tl.program_id(0)
     first_row = tl.program_id(1) * COLUMNS
+    num_rows = tl.num_programs(0) * N
+    _begin(matrix, expert * N + first_row, num_rows, K, COLUMNS, EARLY, AHEAD, PDL)
     begin = tl.load(offsets + expert)
     end = tl.load(offsets + expert + 1)
     column = first_row + tl.arange(0, COLUMNS)
@@ -123,8 +154,8 @@ def _down_kernel(
         total = tl.zeros([COLUMNS, ROWS], tl.float32)
         for k in tl.range(0, K, DEPTH, num_stages=STAGES):
             batch = _load_rows(rows, exists, k, K, DEPTH, IS_WHOLE)
-            matrix = matrices.load([expert * N + first_row, k])
-            total = tl.dot(matrix, batch, total, input_precision=PRECISION)
+            weights = matrices.load([expert * N + first_row, k])
+            total = tl.dot(weights, batch, total, input_precision=PRECISION)
         token = (pair % CHOSEN).to(tl.int64) * num_tokens + pair // CHOSEN
         target = products + token[:, None] * N + column[None, :]
         mask = exists[:, None] & (column < N)[None, :]
@@ -151,6 +182,7 @@ def gated_few(
         _gated_kernel[(experts, triton.cdiv(inner, half))](
             TensorDescriptor.from_tensor(sides[:, 0], [half, tile.depth]),
             TensorDescriptor.from_tensor(sides[:, 1], [half, tile.depth]),
+            matrices,
             inputs,
             *sorted_pairs,
             weights,
@@ -182,6 +214,7 @@ def down_few(
             TensorDescriptor.from_tensor(
                 matrices.view(experts * outputs, depth), [tile.columns, tile.depth]
             ),
+            matrices,
             inputs,
             *sorted_pairs,
             products,
@@ -203,6 +236,8 @@ def _options(
         "DEPTH": tile.depth,
         "STAGES": tile.stages,
         "IS_WHOLE": inputs.shape[1] % tile.depth == 0,
+        "EARLY": _EARLY_PROGRAMS,
+        "AHEAD": tile.ahead,
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
         "num_warps": tile.warps,
     } | dict(launch)

@@ -72,7 +72,7 @@ class Tile:
 
 
 @triton.jit
-def _ask_ahead(matrix, first_row, first_column, N, K, COLUMNS: tl.constexpr, AHEAD: tl.constexpr):
+def ask_ahead(matrix, first_row, first_column, N, K, COLUMNS: tl.constexpr, AHEAD: tl.constexpr):
     """Ask L2 for the first bytes of the program's rows; nothing waits for them."""
     size: tl.constexpr = matrix.dtype.element_ty.primitive_bitwidth // 8
     row = tl.minimum(first_row + tl.arange(0, COLUMNS), N - 1).to(tl.int64)
@@ -103,7 +103,7 @@ def _begin(
     if PDL:
         gdc_launch_dependents()
         if AHEAD > 0:
-            _ask_ahead(matrix, first_row, first_column, N, K, COLUMNS, AHEAD)
+            ask_ahead(matrix, first_row, first_column, N, K, COLUMNS, AHEAD)
         gdc_wait()
 
 
