@@ -297,6 +297,7 @@ class FakeRunner:
         for write in batch.page_writes:
             end = write.first_page + len(write.pages)
             self._told_rows[write.slot, write.first_page : end] = write.pages
+        self._require_true_groups(batch)
         page_size = self._limits.page_size
         reached: dict[int, list[int]] = {}
         for slot, _, end in spans:
@@ -308,6 +309,23 @@ class FakeRunner:
             row = self._told_rows[slot, start // page_size : (end - 1) // page_size + 1]
             for page in row.tolist():
                 assert reached[page] == [slot], f"page {page} is written and shared"
+
+    def _require_true_groups(self, batch: ScheduleBatch) -> None:
+        """Rows of a group are neighbours, in no other group, and read the very same pages."""
+        slots, starts = batch.decodes.slots, batch.decodes.starts
+        after = 0
+        for group in batch.decodes.groups:
+            assert after <= group.first, "groups overlap or are out of order"
+            after = group.first + group.count
+            assert group.count > 1
+            assert after <= len(slots)
+            num_pages, rest = divmod(group.num_tokens, self._limits.page_size)
+            assert num_pages > 0
+            assert rest == 0, "a group shares part of a page"
+            assert group.num_tokens <= starts[group.first : after].min()
+            pages = self._told_rows[slots[group.first : after], :num_pages]
+            assert (pages == pages[0]).all(), f"rows of {group} have different pages"
+            assert pages.all()
 
     def _require_free_slots(self, batch: ScheduleBatch) -> None:
         """A request enters a slot only when no step in flight has a row of it."""

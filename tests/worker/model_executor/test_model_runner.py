@@ -18,6 +18,7 @@ from mizzen_worker.contracts.batch import (
     DecodeRows,
     ExtendRow,
     PageWrite,
+    PrefixGroup,
     ScheduleBatch,
 )
 from mizzen_worker.contracts.errors import ConfigError, StepError
@@ -216,6 +217,7 @@ def batch_of(
     *rows: ExtendRow,
     decodes: tuple[tuple[int, int], ...] = (),
     writes: tuple[PageWrite, ...] = (),
+    groups: tuple[tuple[int, int, int], ...] = (),
 ) -> ScheduleBatch:
     return ScheduleBatch(
         step=1,
@@ -223,6 +225,10 @@ def batch_of(
         decodes=DecodeRows(
             slots=np.array([slot for slot, _ in decodes], dtype=np.int32),
             starts=np.array([start for _, start in decodes], dtype=np.int32),
+            groups=tuple(
+                PrefixGroup(first=first, count=count, num_tokens=num_tokens)
+                for first, count, num_tokens in groups
+            ),
         ),
         slot_inits=(),
         page_writes=writes,
@@ -239,6 +245,9 @@ def unsampled_row(**changes: object) -> ExtendRow:
 
 def page_write(first_page: int, *pages: int) -> PageWrite:
     return PageWrite(slot=1, first_page=first_page, pages=np.array(pages, dtype=np.int32))
+
+
+DECODES = ((1, 40), (2, 50), (3, 60))
 
 
 @pytest.mark.parametrize(
@@ -260,6 +269,11 @@ def page_write(first_page: int, *pages: int) -> PageWrite:
         (batch_of(decodes=((1, 3), (7, 3))), "decode row of slot 7"),
         (batch_of(decodes=((1, 256),)), "at position 256"),
         (batch_of(extend_row(), decodes=((1, 3),)), "two rows have the same slot"),
+        (batch_of(decodes=DECODES, groups=((0, 4, 16),)), "a group of decode rows 0 to 3 of 3"),
+        (batch_of(decodes=DECODES, groups=((1, 2, 16), (0, 1, 16))), "ends before row 3"),
+        (batch_of(decodes=DECODES, groups=((0, 2, 24),)), "share 24 positions in pages of 16"),
+        (batch_of(decodes=DECODES, groups=((0, 2, 0),)), "share 0 positions"),
+        (batch_of(decodes=DECODES, groups=((0, 2, 48),)), "the shortest has 40"),
         (batch_of(extend_row(), writes=(page_write(0, 0),)), "a page is not in 1..64"),
         (batch_of(extend_row(), writes=(page_write(0, 65),)), "a page is not in 1..64"),
         (batch_of(extend_row(), writes=(page_write(15, 1, 2),)), "page writes end at 17"),

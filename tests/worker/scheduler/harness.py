@@ -26,6 +26,7 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.loop import SchedulerLoop
+from mizzen_worker.scheduler.prefix_groups import GroupRule
 from mizzen_worker.scheduler.req import Req
 from mizzen_worker.scheduler.settings import SchedulerSettings
 
@@ -79,6 +80,7 @@ class Harness:
         needs_cpu_token: Callable[[Submit], bool] = lambda _: False,
         cache_eviction: CacheEviction = CacheEviction.LRU,
         num_kept_cache_events: int = 0,
+        group_rule: GroupRule | None = None,
     ) -> None:
         self.limits = RunnerLimits(
             max_slots=max_slots,
@@ -106,6 +108,7 @@ class Harness:
             needs_cpu_token=needs_cpu_token,
             cache_eviction=cache_eviction,
             num_kept_cache_events=num_kept_cache_events,
+            group_rule=group_rule or GroupRule(min_rows=2, min_tokens=1),
         )
         self.loop = SchedulerLoop(
             runner=self.runner,

@@ -30,6 +30,7 @@ EVENTS = (
     "retraction", "preemption", "abort in flight", "deadline", "chunk", "mixed batch", "cached",
     "eviction", "resume", "resume while decoding", "drain", "device error", "step error", "flush",
     "end by eos", "end by stop id", "end by length", "penalty", "scored", "prompt scored in chunks",
+    "shared prefix",
 )  # fmt: skip
 """With or without overlap."""
 OVERLAP_EVENTS = ("masked no-op", "departure")
@@ -347,6 +348,7 @@ class Play:
         events["masked no-op"] += runner.num_masked
         for batch in runner.batches:
             events["mixed batch"] += batch.mode.value == "mixed"
+            events["shared prefix"] += bool(batch.decodes.groups)
             events["penalty"] += any(init.history is not None for init in batch.slot_inits)
             for row in batch.extends:
                 events["chunk"] += not row.is_sampled

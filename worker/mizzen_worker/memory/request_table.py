@@ -7,7 +7,7 @@ a row changes through ``write`` only, so mirror and device cannot drift apart un
 
 import numpy as np
 
-from mizzen_worker.contracts.batch import Int32Array, PageWrite
+from mizzen_worker.contracts.batch import Int32Array, Int64Array, PageWrite
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 
@@ -19,6 +19,11 @@ class RequestTable:
         self._rows: Int32Array = np.zeros((max_slots + 1, max_pages_per_slot), dtype=np.int32)
         self._free = [SlotIndex(slot) for slot in range(max_slots, 0, -1)]
         self._taken: set[SlotIndex] = set()
+
+    @property
+    def max_slots(self) -> int:
+        """The highest slot."""
+        return len(self._rows) - 1
 
     @property
     def num_free(self) -> int:
@@ -53,6 +58,11 @@ class RequestTable:
         owned = pages.copy()
         self._rows[slot, first_page : first_page + len(owned)] = owned
         return PageWrite(slot=slot, first_page=first_page, pages=owned)
+
+    def pages_at(self, slots: Int64Array, column: int) -> Int32Array:
+        """Copy the page with number ``column`` of each of the ``slots`` [n]."""
+        pages: Int32Array = self._rows[slots, column]
+        return pages
 
     def row(self, slot: SlotIndex, num_pages: int) -> Int32Array:
         """Copy the first ``num_pages`` of a row."""

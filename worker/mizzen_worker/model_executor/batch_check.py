@@ -103,6 +103,26 @@ def _decode_problems(decodes: DecodeRows, limits: RunnerLimits) -> list[str]:
     ]
 
 
+def _group_problems(decodes: DecodeRows, limits: RunnerLimits) -> Iterator[str]:
+    """What can be told of groups without their pages."""
+    after = 0
+    for group in decodes.groups:
+        end = group.first + group.count
+        if group.first < after or group.count < 1 or end > len(decodes.slots):
+            yield (
+                f"a group of decode rows {group.first} to {end - 1} of {len(decodes.slots)}, after "
+                f"one that ends before row {after}"
+            )
+            return
+        after = end
+        least = int(decodes.starts[group.first : end].min())
+        if group.num_tokens < 1 or group.num_tokens % limits.page_size or group.num_tokens > least:
+            yield (
+                f"decode rows {group.first} to {end - 1} are to share {group.num_tokens} positions "
+                f"in pages of {limits.page_size}; the shortest has {least}"
+            )
+
+
 def _problems(batch: ScheduleBatch, limits: RunnerLimits) -> Iterator[str]:
     for init in batch.slot_inits:
         problem = _slot_problem(init.slot, limits) or _init_problem(init, limits)
@@ -118,6 +138,8 @@ def _problems(batch: ScheduleBatch, limits: RunnerLimits) -> Iterator[str]:
         if problem is not None:
             yield f"request {row.request_id}: {problem}"
     yield from _decode_problems(batch.decodes, limits)
+    if batch.decodes.groups:
+        yield from _group_problems(batch.decodes, limits)
     slots = {row.slot for row in batch.extends}.union(batch.decodes.slots.tolist())
     if len(slots) != batch.num_rows:
         yield "two rows have the same slot"

@@ -36,6 +36,7 @@ from mizzen_worker.scheduler.output_prediction import OutputPrediction
 from mizzen_worker.scheduler.pipeline import Pipeline
 from mizzen_worker.scheduler.planner import Planner
 from mizzen_worker.scheduler.policies import STANDING_KEYS
+from mizzen_worker.scheduler.prefix_groups import PrefixGroups
 from mizzen_worker.scheduler.recent import Recent, StepParts
 from mizzen_worker.scheduler.reception import Reception
 from mizzen_worker.scheduler.residency import Residency
@@ -220,6 +221,10 @@ class SchedulerLoop:
 def _build_residency(runner: Runner, settings: SchedulerSettings) -> Residency:
     limits = runner.limits
     num_events = settings.num_kept_cache_events
+    table = RequestTable(
+        max_slots=limits.max_slots,
+        max_pages_per_slot=pages_for_tokens(limits.context_length, page_size=limits.page_size),
+    )
     return Residency(
         cache=UnifiedRadixCache(
             allocator=PageAllocator(num_pages=limits.num_pages),
@@ -227,9 +232,7 @@ def _build_residency(runner: Runner, settings: SchedulerSettings) -> Residency:
             eviction=settings.cache_eviction,
             event_log=EventLog(capacity=num_events) if num_events else None,
         ),
-        table=RequestTable(
-            max_slots=limits.max_slots,
-            max_pages_per_slot=pages_for_tokens(limits.context_length, page_size=limits.page_size),
-        ),
+        table=table,
         book=SlotBook(max_slots=limits.max_slots),
+        groups=PrefixGroups(table=table, page_size=limits.page_size, rule=settings.group_rule),
     )

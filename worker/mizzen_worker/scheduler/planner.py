@@ -52,7 +52,8 @@ class PlannedRow:
 class Plan:
     """Rows of one step, and how many had to leave for them.
 
-    ``decoding`` are the requests of the decode rows, which are in the order of their slots.
+    ``decoding`` are the requests of the decode rows, in their order: those that share their first
+    pages are neighbours.
     """
 
     extends: tuple[PlannedRow, ...]
@@ -120,12 +121,15 @@ class Planner:
             # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
             message = f"{len(self._roster.running)} requests run and no row can be planned"
             raise InvariantError([message])
+        arranged = self._residency.groups.arrange(due)
         return Plan(
             extends=tuple(extends),
             decodes=DecodeRows(
-                slots=due.astype(np.int32), starts=self._book.num_kv[due].astype(np.int32)
+                slots=arranged.slots.astype(np.int32),
+                starts=self._book.num_kv[arranged.slots].astype(np.int32),
+                groups=arranged.groups,
             ),
-            decoding=self._book.reqs(due),
+            decoding=self._book.reqs(arranged.slots),
             num_retracted=num_retracted,
             num_preempted=0 if urgent is None else len(urgent.victims),
         )

@@ -21,6 +21,7 @@ from mizzen_worker.contracts.batch import BoolArray, PageWrite
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.request_table import RequestTable
+from mizzen_worker.scheduler.prefix_groups import PrefixGroups
 from mizzen_worker.scheduler.req import Req, ReqState, WaitingMemo
 from mizzen_worker.scheduler.slot_book import SlotBook
 
@@ -36,12 +37,20 @@ class Departure:
 
 
 class Residency:
-    """Pairs requests with cache, request table and slot book."""
+    """Pairs requests with cache, request table, slot book and groups."""
 
-    def __init__(self, *, cache: UnifiedRadixCache, table: RequestTable, book: SlotBook) -> None:
+    def __init__(
+        self,
+        *,
+        cache: UnifiedRadixCache,
+        table: RequestTable,
+        book: SlotBook,
+        groups: PrefixGroups,
+    ) -> None:
         self.cache = cache
         self.table = table
         self.book = book
+        self.groups = groups
         self.departures: list[Departure] = []
         self._page_size = cache.page_size
         # Invariant: holds every running request whose lease has pages that were not synced.
@@ -107,6 +116,7 @@ class Residency:
         slot, lease = req.held()
         if num_kv // self._page_size > lease.num_tree:
             self.cache.checkpoint(lease, self._key_of_new(req, lease, num_kv))
+            self.groups.note(slot, lease)
             if lease.num_synced < lease.num_pages:
                 self._unsynced[slot] = req
 
@@ -118,6 +128,8 @@ class Residency:
             first, lease.num_synced = lease.num_synced, lease.num_pages
             if first < lease.num_pages:
                 writes.append(self.table.write(slot, first, lease.pages(first, lease.num_pages)))
+                if first < lease.num_tree:
+                    self.groups.note(slot, lease)
         return tuple(writes)
 
     def settled(self, step: int) -> None:
@@ -150,6 +162,7 @@ class Residency:
     def _take_back(self, departure: Departure) -> None:
         self.cache.close(departure.lease, departure.key)
         self.table.give_back(departure.slot)
+        self.groups.forget(departure.slot)
         self.book.leave(departure.slot)
 
     def _key_of_new(self, req: Req, lease: KvLease, num_kv: int) -> PageKey:

@@ -1,13 +1,14 @@
 """Owns what a scheduler is told once, at its start; owns no default of the command line."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import ModelIdentity, Submit
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
+from mizzen_worker.scheduler.prefix_groups import GroupRule
 
 
 def _nobody(_: Submit) -> bool:
@@ -23,7 +24,8 @@ class SchedulerSettings:
     ``is_preemptive`` matters to the policy ``priority`` only. ``is_overlapped`` plans and launches
     a step while the one before it runs; a request that ``needs_cpu_token`` picks is never planned
     while a token of it is in flight. The newest ``num_kept_cache_events`` are kept for who missed
-    them; with 0 none are recorded. ``is_audited`` recomputes every
+    them; with 0 none are recorded. ``group_rule`` says which decode rows are worth telling the
+    runner that they share pages. ``is_audited`` recomputes every
     invariant after every step: for tests.
     """
 
@@ -44,6 +46,7 @@ class SchedulerSettings:
     max_idle_wait_s: float = 0.5
     max_messages_per_step: int = 1024
     is_audited: bool = False
+    group_rule: GroupRule = field(default_factory=GroupRule)
 
     def require_fit(self, page_size: int) -> None:
         """Refuse sizes that could never make progress."""
