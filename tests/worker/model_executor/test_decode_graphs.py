@@ -23,7 +23,6 @@ from mizzen_worker.contracts.batch import (
 )
 from mizzen_worker.contracts.errors import StepError
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
-from mizzen_worker.model_executor.decode_graphs import bucket_sizes
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.slot_table import MAX_STOP_IDS
 
@@ -225,13 +224,3 @@ def test_more_page_writes_than_there_is_room_for_run_eagerly() -> None:
         result.sampled_ids.tolist()
         == RunnerDriver(EAGER).generate(Driven(8, [5, 6, 7], greedy(3)))[1:2]
     )
-
-
-@pytest.mark.parametrize(
-    ("max_rows", "last"), [(1, (1,)), (3, (2, 3)), (256, (224, 256)), (300, (288, 300))]
-)
-def test_buckets_end_with_the_most_rows_there_can_be(max_rows: int, last: tuple[int, ...]) -> None:
-    sizes = bucket_sizes(max_rows)
-    assert sizes[-len(last) :] == last
-    assert list(sizes) == sorted(set(sizes))
-    assert bucket_sizes(5000)[-1] == 1024

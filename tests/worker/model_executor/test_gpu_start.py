@@ -11,7 +11,7 @@ from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor import factory
 from mizzen_worker.model_executor.batch_check import require_sound
-from mizzen_worker.model_executor.factory import RunnerOptions
+from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions
 from mizzen_worker.model_executor.gpu_start import GpuStart
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.load_phase import LoadPhase
@@ -55,7 +55,13 @@ def _start(folder: Path, cache: Path) -> GpuStart:
         context_length=facts.context_length,
         vocab_size=facts.shape.vocab_size,
     )
-    options = RunnerOptions(model=folder, kv_tokens=None, page_size=16, max_slots=4)
+    options = RunnerOptions(
+        model=folder,
+        kv_tokens=None,
+        page_size=16,
+        max_slots=4,
+        compute_type=ComputeType.FLOAT32,
+    )
 
     def load(place: torch.device, progress: ProgressCallback) -> factory.ForwardMaker:
         return factory._load_torch(options, checkpoint, place, limits.context_length, progress)

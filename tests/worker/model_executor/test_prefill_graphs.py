@@ -6,7 +6,6 @@ from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, gree
 from tests.worker.model_executor.scripted_forward import scripted_runner
 
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
-from mizzen_worker.model_executor.prefill_graphs import bucket_table
 
 NUM_PREFILLS = 7
 """Up to 256 tokens: (256, 256), (256, 64), (256, 16), (128, 64), (128, 16), (64, 64), (64, 16)."""
@@ -18,12 +17,6 @@ def used(graphs: RerunGraphs) -> list[int]:
     for graph in graphs.graphs:
         graph.num_replays = 0
     return found
-
-
-def test_buckets_stay_within_the_context_and_have_no_more_rows_than_tokens() -> None:
-    assert bucket_table(200) == ((64, 16), (64, 64), (128, 16), (128, 64))
-    assert bucket_table(63) == ()
-    assert bucket_table(100_000)[-1] == (2048, 256)
 
 
 @pytest.mark.parametrize(

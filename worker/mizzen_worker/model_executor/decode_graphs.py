@@ -27,14 +27,13 @@ from mizzen_worker.layers.gpu.step import HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
+from mizzen_worker.model_executor.graph_buckets import decode_buckets
 from mizzen_worker.model_executor.graphs import Graph, GraphMaker
 from mizzen_worker.model_executor.slot_sampling import Tail
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_ring import StepRing
 
-_MAX_ROWS = 1024
-_SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 _WRITES_PER_ROW = 2
 _SPARE_WRITES = 64
 
@@ -72,13 +71,6 @@ class _Captured:
     logits: torch.Tensor | None
 
 
-def bucket_sizes(max_rows: int) -> tuple[int, ...]:
-    """Rows of the graphs, rising; the last is ``max_rows``, or the most that is captured."""
-    most = min(max_rows, _MAX_ROWS)
-    sizes = (*_SMALL_BUCKETS, *range(160, 513, 32), *range(640, _MAX_ROWS, 128))
-    return (*(size for size in sizes if size < most), most)
-
-
 class DecodeGraphs:
     """Graphs by number of rows and tail."""
 
@@ -96,7 +88,7 @@ class DecodeGraphs:
         self._table = table
         self._limits = limits
         self._choose = capture.choose
-        self._sizes = bucket_sizes(limits.max_slots)
+        self._sizes = decode_buckets(limits.max_slots)
         self._bucket_by_rows = np.searchsorted(self._sizes, np.arange(self._sizes[-1] + 1))
         most = self._sizes[-1]
         self._ring = make_ring(most, _WRITES_PER_ROW * most + _SPARE_WRITES, device)

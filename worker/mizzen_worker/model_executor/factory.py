@@ -6,6 +6,7 @@ In which order that happens on a GPU, and what else, is in ``gpu_start.py``.
 import enum
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,13 +27,26 @@ from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.plan import require_room_for_weights
 from mizzen_worker.model_executor.forward import EagerForward, Forward
+from mizzen_worker.model_executor.gpu_forward import GpuForward
+from mizzen_worker.model_executor.gpu_model import (
+    load_gpu_model,
+    reason_against_kernels,
+    step_capture,
+)
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
+from mizzen_worker.model_executor.graph_buckets import num_graphs
+from mizzen_worker.model_executor.graphs import CudaGraphs
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseCallback, ignore_phase
 from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.one_token_forward import OneTokenForward
-from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink, ValuelessSource
+from mizzen_worker.model_executor.valueless import (
+    VALUELESS,
+    ValuelessGraphs,
+    ValuelessLink,
+    ValuelessSource,
+)
 from mizzen_worker.model_executor.weights.checkpoint import (
     Checkpoint,
     OpenWeights,
@@ -44,9 +58,6 @@ from mizzen_worker.models.parameter_count import parameter_count
 from mizzen_worker.models.registry import build_model
 
 logger = logging.getLogger(__name__)
-
-_NUM_GRAPHS = 40
-"""Decode steps that are captured, about."""
 
 
 class ComputeType(enum.Enum):
@@ -122,7 +133,7 @@ def _device(options: RunnerOptions) -> torch.device:
 
 def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
     if options.compute_type is ComputeType.AUTO:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
     is_bfloat16 = options.compute_type is ComputeType.BFLOAT16
     return torch.bfloat16 if is_bfloat16 else torch.float32
 
@@ -223,6 +234,15 @@ def _load_torch(
     return make
 
 
+def _reason_against_kernels(options: RunnerOptions, facts: ModelFacts) -> str | None:
+    """Why the GPU's own kernels are left alone, None when they are not."""
+    if options.weight_format is WeightFormat.DENSE:
+        return "dense weights were asked for"
+    if options.is_deterministic:
+        return "results must not depend on the batch"
+    return reason_against_kernels(facts)
+
+
 def _load(
     options: RunnerOptions,
     checkpoint: Checkpoint,
@@ -278,15 +298,26 @@ def _gpu_start(
         if place == VALUELESS:
             empty = OpenWeights(source=ValuelessSource(), finish=lambda: None)
             without_values = replace(checkpoint, open_weights=lambda _: empty)
-            return _load_torch(options, without_values, place, limits.context_length, progress)
+            return _load_on_gpu(options, without_values, place, limits.context_length, progress)
+        require_room_for_weights(
+            weights_bytes=parameter_count(facts) * dtype.itemsize,
+            free_bytes=torch.cuda.mem_get_info(place)[0],
+            dtype=str(dtype).removeprefix("torch."),
+        )
         return _load_on_gpu(options, checkpoint, place, limits.context_length, progress)
 
     def make_runner(
         make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
     ) -> ModelRunner:
         pool = _build_pool(_pool_shape(facts, limits), dtype, place)
-        link = ValuelessLink() if place == VALUELESS else None
-        return ModelRunner(make_forward(pool), limits, place, link)
+        is_valueless = place == VALUELESS
+        link = ValuelessLink() if is_valueless else None
+        forward = make_forward(pool)
+        if not options.uses_graphs or not isinstance(forward, GpuForward):
+            return ModelRunner(forward, limits, place, link)
+        make_graphs = ValuelessGraphs if is_valueless else partial(CudaGraphs, device)
+        captured = step_capture(forward, limits, make_graphs)
+        return ModelRunner(forward, limits, place, link, captured)
 
     return GpuStart(
         device=device,
@@ -297,7 +328,9 @@ def _gpu_start(
             page_bytes=_pool_shape(facts, limits).page_values * dtype.itemsize,
             kv_tokens=options.kv_tokens,
             fraction=options.memory_fraction,
-            num_graphs=_NUM_GRAPHS if options.uses_graphs else 0,
+            num_graphs=num_graphs(limits.max_slots, limits.context_length)
+            if options.uses_graphs
+            else 0,
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
@@ -328,13 +361,13 @@ def _load_on_gpu(
     context_length: int,
     progress: ProgressCallback,
 ) -> ForwardMaker:
-    dtype = _dtype(options, device)
-    require_room_for_weights(
-        weights_bytes=parameter_count(checkpoint.facts) * dtype.itemsize,
-        free_bytes=torch.cuda.mem_get_info(device)[0],
-        dtype=str(dtype).removeprefix("torch."),
-    )
+    """For its own kernels where these fit, else for eager torch."""
+    reason = _reason_against_kernels(options, checkpoint.facts)
     try:
+        if reason is None:
+            dtype = _dtype(options, device)
+            return load_gpu_model(checkpoint, dtype, device, context_length, progress).forward
+        logger.info("plain torch computes this model", extra={"reason": reason})
         return _load_torch(options, checkpoint, device, context_length, progress)
     except torch.OutOfMemoryError as error:
         message = f"the weights do not fit: {error}; take a GPU with more memory"

@@ -17,21 +17,8 @@ from mizzen_worker.layers.gpu.step import HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import ProgressCallback
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
+from mizzen_worker.model_executor.graph_buckets import prefill_buckets
 from mizzen_worker.model_executor.graphs import Graph, GraphMaker
-
-_TOKENS = (64, 128, 256, 512, 1024, 2048)
-_ROWS = (16, 64, 256)
-"""One of them is the padding's."""
-
-
-def bucket_table(context_length: int) -> tuple[tuple[int, int], ...]:
-    """(tokens, rows) of the graphs, rising; padding must not outgrow a row of the page table."""
-    return tuple(
-        (tokens, rows)
-        for tokens in _TOKENS
-        for rows in _ROWS
-        if tokens <= context_length and rows <= tokens
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +41,7 @@ class PrefillGraphs:
         self._page_table = page_table
         self._limits = limits
         self._maker = graphs
-        self._buckets = bucket_table(limits.context_length)
+        self._buckets = prefill_buckets(limits.context_length)
         self._graphs: dict[tuple[int, int], _Captured] = {}
         most_tokens = max((tokens for tokens, _ in self._buckets), default=0)
         most_rows = max((rows for _, rows in self._buckets), default=0)

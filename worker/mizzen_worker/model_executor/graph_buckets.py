@@ -1,0 +1,31 @@
+"""Owns the sizes of captured steps; captures none. Pure."""
+
+MAX_DECODE_ROWS = 1024
+_SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+_PREFILL_TOKENS = (64, 128, 256, 512, 1024, 2048)
+_PREFILL_ROWS = (16, 64, 256)
+"""One of them is the padding's."""
+NUM_TAILS = 3
+"""Captured decode steps of each size; see ``Tail``."""
+
+
+def decode_buckets(max_rows: int) -> tuple[int, ...]:
+    """Rows of the decode graphs, rising; the last is ``max_rows``, or the most that is captured."""
+    most = min(max_rows, MAX_DECODE_ROWS)
+    sizes = (*_SMALL_BUCKETS, *range(160, 513, 32), *range(640, MAX_DECODE_ROWS, 128))
+    return (*(size for size in sizes if size < most), most)
+
+
+def prefill_buckets(context_length: int) -> tuple[tuple[int, int], ...]:
+    """(tokens, rows) of the graphs, rising; padding must not outgrow a row of the page table."""
+    return tuple(
+        (tokens, rows)
+        for tokens in _PREFILL_TOKENS
+        for rows in _PREFILL_ROWS
+        if tokens <= context_length and rows <= tokens
+    )
+
+
+def num_graphs(max_rows: int, context_length: int) -> int:
+    """At most so many are captured for a runner."""
+    return NUM_TAILS * len(decode_buckets(max_rows)) + len(prefill_buckets(context_length))
