@@ -15,6 +15,7 @@ from tests.gpu.measure.gemv_models import (
     LLAMA8B,
     QWEN06B,
     Bench,
+    Job,
     Subject,
     Tiles,
     precompile,
@@ -104,7 +105,7 @@ def check_two_layers(readings: Readings, subject: Subject) -> None:
         best = bench.step(HeadResult.BEST, {})()
         assert best.best_values is not None
         assert best.best_ids is not None
-        assert float(best.best_values.max()) == float(found.max())
+        assert abs(float(best.best_values.max() / found.max()) - 1) < 1e-3
         chosen = best.best_ids[0, best.best_values[0].argmax()]
         assert int(chosen) == int(found.argmax())
         expected = bench.expected()
@@ -181,7 +182,9 @@ def run_model(readings: Readings, subject: Subject, end_s: float) -> None:
     check_rerun(readings, bench)
     best = descend(readings, bench, end_s)
     readings.add(f"{subject.name} step with logits", time_step(bench, best, HeadResult.LOGITS))
-    readings.add(f"{subject.name} step, plain", time_step(bench, best, is_dependent=False))
+    readings.add(
+        f"{subject.name} step, plain, shipped tiles", time_step(bench, {}, is_dependent=False)
+    )
     for part in ("qkv", "attention", "output", "gate_up", "down", "head"):
         with without(subject, part):
             readings.add(f"{subject.name} step without {part}", time_step(bench, best))
@@ -192,18 +195,16 @@ def run_model(readings: Readings, subject: Subject, end_s: float) -> None:
 
 
 def measure(readings: Readings) -> None:
-    jobs = [
-        (name, {factor: tile}, HeadResult.BEST)
+    jobs: list[Job] = [
+        (name, {factor: tile}, head, True)
         for name, factors in VARIANTS.items()
         for factor, tiles in factors.items()
         for tile in tiles
+        for head in (list(HeadResult) if factor == "head" else [HeadResult.BEST])
     ]
-    for name, head in itertools.product(VARIANTS, HeadResult):
-        jobs.append((name, {}, head))
     jobs += [
-        (name, {"head": tile}, HeadResult.LOGITS)
-        for name in VARIANTS
-        for tile in VARIANTS[name]["head"]
+        (name, {}, head, is_dependent)
+        for name, head, is_dependent in itertools.product(VARIANTS, HeadResult, (False, True))
     ]
     precompile(jobs, max(1, min(16, (os.cpu_count() or 1))))
     readings.add("compiled", seconds=round(readings.seconds(), 1))

@@ -278,11 +278,15 @@ class Bench:
         return model.forward(TorchOperations(self.batch, pool, attend, self.table, 1e-6))
 
 
+Job = tuple[str, Tiles, HeadResult, bool]
+"""A step to compile: model, tiles, head, whether launched with PDL."""
+
+
 def _warm_up(kernel: object, grid: tuple[int, ...]) -> Callable[..., object]:
     return lambda *arguments, **options: kernel.warmup(*arguments, grid=grid, **options)  # type: ignore[attr-defined]
 
 
-def _compile(jobs: list[tuple[str, Tiles, HeadResult]]) -> None:
+def _compile(jobs: list[Job]) -> None:
     claim(90)
     bench_by_name: dict[str, Bench] = {}
     with (
@@ -291,19 +295,20 @@ def _compile(jobs: list[tuple[str, Tiles, HeadResult]]) -> None:
             gemv_operations, "num_multiprocessors", return_value=H200_MULTIPROCESSORS
         ),
     ):
-        for name, tiles, head in jobs:
+        for name, tiles, head, is_dependent in jobs:
             subject = QWEN06B if name == "qwen06b" else LLAMA8B
             if name not in bench_by_name:
                 bench_by_name[name] = Bench(subject.with_layers(1), torch.device("meta"))
             bench = bench_by_name[name]
             with using(subject, tiles):
                 operations = bench.operations(head, is_dependent=False)
-                operations._launch = {"PDL": 1, "launch_pdl": True}
+                if is_dependent:
+                    operations._launch = {"PDL": 1, "launch_pdl": True}
                 bench.model.forward(operations)
 
 
-def precompile(jobs: list[tuple[str, Tiles, HeadResult]], num_processes: int) -> None:
-    """Compile all kernels of these steps: model, tiles, head."""
+def precompile(jobs: list[Job], num_processes: int) -> None:
+    """Compile all kernels of these steps."""
     context = multiprocessing.get_context("spawn")
     parts = [jobs[first::num_processes] for first in range(num_processes)]
     with concurrent.futures.ProcessPoolExecutor(num_processes, mp_context=context) as pool:
