@@ -6,6 +6,7 @@ them names are not touched.
 
 import torch
 
+from mizzen_worker.kernels.gpu.penalties import PenalisedRows, penalise
 from mizzen_worker.sampler.native_choice import penalise_natively
 from mizzen_worker.sampler.sampling_batch import LogitBias, Penalties, SamplingBatch
 
@@ -18,7 +19,9 @@ def adjust(logits: torch.Tensor, batch: SamplingBatch, instruction_set: str | No
     if batch.bias is not None:
         _add_bias(logits, batch.bias)
     if batch.penalties is not None:
-        if instruction_set is None:
+        if logits.device.type == "cuda":
+            penalise_on_gpu(logits, batch.penalties)
+        elif instruction_set is None:
             _penalise(logits, batch.penalties)
         else:
             penalise_natively(logits, batch.penalties, instruction_set)
@@ -33,15 +36,27 @@ def _add_bias(logits: torch.Tensor, bias: LogitBias) -> None:
     logits.index_put_(index, logits[index] + bias.values)
 
 
+def penalise_on_gpu(logits: torch.Tensor, penalties: Penalties) -> None:
+    """Change [n, vocab] float32 logits, contiguous in a row, in place; waits for nothing."""
+    rows = PenalisedRows(
+        rows=penalties.rows,
+        tally_rows=penalties.tally_rows,
+        tallies=penalties.tallies,
+        repetition=penalties.repetition,
+        frequency=penalties.frequency,
+        presence=penalties.presence,
+    )
+    penalise(logits, rows)
+
+
 def _penalise(logits: torch.Tensor, penalties: Penalties) -> None:
-    # One row after the other stays in a CPU's cache; a GPU wants them all at once.
-    size = 1 if logits.device.type == "cpu" else max(1, len(penalties.rows))
+    # One row after the other stays in the cache.
     for rows, tally_rows, repetition, frequency, presence in zip(
-        torch.split(penalties.rows, size),
-        torch.split(penalties.tally_rows, size),
-        torch.split(penalties.repetition[:, None], size),
-        torch.split(penalties.frequency[:, None], size),
-        torch.split(penalties.presence[:, None], size),
+        torch.split(penalties.rows, 1),
+        torch.split(penalties.tally_rows, 1),
+        torch.split(penalties.repetition[:, None], 1),
+        torch.split(penalties.frequency[:, None], 1),
+        torch.split(penalties.presence[:, None], 1),
         strict=True,
     ):
         tallies = penalties.tallies[tally_rows]

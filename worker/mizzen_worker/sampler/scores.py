@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from mizzen_worker.kernels.gpu.launching import dependent
+from mizzen_worker.kernels.gpu.scoring import MAX_BEST, score_rows
 from mizzen_worker.sampler.ranking import best_tokens
 
 _ROWS_AT_ONCE = 64
@@ -27,7 +29,12 @@ class Scores:
 
 
 def score(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Scores:
-    """Log-softmax of raw [n, vocab] float32 logits at ``targets`` [n] int64 and at the best."""
+    """Log-softmax of raw [n, vocab] float32 logits at ``targets`` [n] int64 and at the best.
+
+    Waits for nothing on a CUDA device.
+    """
+    if logits.device.type == "cuda" and num_top <= MAX_BEST:
+        return score_on_gpu(logits, targets, num_top)
     parts = [
         _score(rows, ids, num_top)
         for rows, ids in zip(
@@ -35,6 +42,13 @@ def score(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Scores:
         )
     ]
     return join_scores(parts)
+
+
+def score_on_gpu(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Scores:
+    """``score`` by the GPU's kernels, at most ``MAX_BEST`` alternatives."""
+    num_best = min(num_top, logits.shape[1])
+    logprobs, ids, best = score_rows(logits, targets.contiguous(), num_best, dependent())
+    return Scores(logprobs=logprobs, top_ids=ids, top_logprobs=best)
 
 
 def join_scores(parts: list[Scores]) -> Scores:

@@ -214,12 +214,12 @@ def compile_all(capability: int) -> None:
     real, whole, long = torch.float32, torch.int32, torch.int64
     for vocab_size, blocks_bound in ((151_936, 2048), (128_256, 1024)):
         sizes = (vocab_size, vocab_size, -(-vocab_size // 128))
-        parameters = (real, long, real, real, long, long)
+        parameters = (real, whole, real, real, long, long)
         for has_temperatures in (True, False):
             compile_kernel(
                 module._block_statistics_kernel,
                 (75, 1),
-                *(real, real, long, real, real),
+                *(real, real, whole, real, real),
                 *sizes,
                 GROUP=module._BLOCKS_PER_PROGRAM,
                 HAS_TEMPERATURES=has_temperatures,
