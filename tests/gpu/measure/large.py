@@ -31,8 +31,10 @@ from mizzen_worker.kernels.gpu.extend_plan import (
     choose_tile,
     plan_extend,
 )
-from mizzen_worker.kernels.gpu.launching import shared_memory
+from mizzen_worker.kernels.gpu.launching import PLAIN, shared_memory
 from mizzen_worker.kernels.gpu.persistent_gemm import NARROW, WIDE, GemmTile, swiglu_gemm
+from mizzen_worker.kernels.gpu.residual_norm import rms_norm
+from mizzen_worker.kernels.gpu.rotary_store import RotaryTarget, rotary_store
 from mizzen_worker.kernels.reference.swiglu import swiglu
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
 from mizzen_worker.layers.gpu.step import AttendFunction, GpuSettings, GpuStep, HeadOutput
@@ -168,7 +170,7 @@ def measure(readings: Readings) -> None:
     for name in ("llama8b", "qwen06b"):
         check_model(readings, name)
     torch.cuda.empty_cache()
-    for work in (time_llama, time_qwen, time_attention, time_swiglu):
+    for work in (time_llama, time_qwen, time_attention, time_swiglu, time_small):
         if readings.seconds() > SECONDS:
             readings.add(f"{work.__name__} left out: no time")
             continue
@@ -378,7 +380,6 @@ def time_attention(readings: Readings) -> None:
     tiles = (
         choose_tile(heads, torch.bfloat16, shared_memory()),
         ExtendTile(query_rows=128, key_block=64, num_stages=3, num_warps=8),
-        ExtendTile(query_rows=128, key_block=128, num_stages=2, num_warps=8),
     )
     for rows in ([(0, 4096)] * 4, [(2048, 128)] * 64, [(0, 560)] * 14, [(1000, 1)] * 64):
         products = sum(count * (start + (count + 1) / 2) for start, count in rows)
@@ -431,3 +432,38 @@ def _time_each(weights: list[torch.Tensor], product: Callable[[torch.Tensor], ob
             product(weight)
 
     return time_work(work, replays=3, rounds=3) / len(weights)
+
+
+def time_small(readings: Readings) -> None:
+    """The kernels that only read and write."""
+    tokens, heads, kv_heads, head_dim = 8192, 32, 8, 128
+    batch = batch_of([(0, tokens // 2)] * 2, 64)
+    hidden = torch.randn(tokens, heads * head_dim, **BF16)
+    us = time_work(lambda: rms_norm(hidden, 1e-5, PLAIN), replays=8, rounds=3)
+    readings.add("norm of 8192 x 4096", us, num_bytes=2 * hidden.nbytes)
+    columns = (heads + 2 * kv_heads) * head_dim
+    projected = torch.randn(tokens, columns, **BF16)
+    keys, values = torch.zeros(2, 2 * tokens, kv_heads, head_dim, **BF16)
+    target = RotaryTarget(
+        table=torch.randn(tokens, 2, head_dim // 2, device="cuda"),
+        positions=batch.positions,
+        locations=batch.kv_locations,
+        keys=keys,
+        values=values,
+    )
+    for replaces_new in (False, True):
+
+        def work(*, replaces_new: bool = replaces_new) -> torch.Tensor:
+            return rotary_store(
+                projected,
+                None,
+                None,
+                target,
+                dtype=torch.bfloat16,
+                launch=PLAIN,
+                replaces_new=replaces_new,
+            )
+
+        us = time_work(work, replays=8, rounds=3)
+        name = f"rotation and store of 8192, in place too {replaces_new}"
+        readings.add(name, us, num_bytes=2 * projected.nbytes)

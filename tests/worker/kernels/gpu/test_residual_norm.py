@@ -100,7 +100,7 @@ def compile_all(capability: int) -> None:
                 "WIDTH": width,
                 "BLOCK": width,
                 "PDL": int(capability >= 90 and not is_lookup),
-                "num_warps": norm_warps(width),
+                "num_warps": norm_warps(width, 32),
             }
             compile_kernel(module._residual_norm_kernel, (1,), *arguments, 1 << 16, EPS, **options)
 

@@ -62,7 +62,11 @@ def _absorb(
     return now, total, output
 
 
-@triton.jit
+# What steps place anywhere in one upload must not compile a variant for each alignment.
+@triton.jit(
+    do_not_specialize=["table_stride", "window"],
+    do_not_specialize_on_alignment=["slots_ptr", "starts_ptr", "lengths_ptr"],
+)
 def _attend(
     q_ptr,
     k_ptr,

@@ -85,7 +85,9 @@ def choose_tile(heads: HeadShape, dtype: torch.dtype, shared_bytes: int) -> Exte
 
 
 # Not specialised: a step of one row must not compile a kernel of its own.
-@triton.jit(do_not_specialize=["num_rows", "num_tiles"])
+@triton.jit(
+    do_not_specialize=["num_rows", "num_tiles"], do_not_specialize_on_alignment=["starts_ptr"]
+)
 def _map_tiles(starts_ptr, tiles_ptr, num_rows, num_tiles, TOKENS: tl.constexpr, B: tl.constexpr):
     tile = tl.program_id(0) * B + tl.arange(0, B)
     row = tl.zeros([B], tl.int32)

@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+_FEW_ROWS = 256
+
 
 @triton.jit
 def _residual_norm_kernel(
@@ -148,12 +150,12 @@ def _launch(
         STORES_HIDDEN=hidden is not None,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
-        num_warps=norm_warps(width),
+        num_warps=norm_warps(width, rows),
         **launch,
     )
 
 
-def norm_warps(width: int) -> int:
-    """Warps of one row: 8 elements a thread, at most 16 warps."""
+def norm_warps(width: int, rows: int) -> int:
+    """Warps of one row, at most 16: 8 elements a thread, 16 where many rows run side by side."""
     block: int = triton.next_power_of_2(width)
-    return min(max(block // 256, 1), 16)
+    return min(max(block // (256 if rows <= _FEW_ROWS else 512), 1), 16)

@@ -27,7 +27,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _HEAD_ELEMENTS = 512
-"""Pairs of elements that one program rotates: 8 heads of 128."""
+"""Pairs of elements that one program rotates: 8 heads of 128. Twice as many for many tokens."""
+_FEW_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class RotaryTarget:
     values: torch.Tensor
 
 
-@triton.jit
+# Steps place positions and locations anywhere in one upload.
+@triton.jit(do_not_specialize_on_alignment=["positions", "locations"])
 def _rotary_store_kernel(
     projected,
     bias,
@@ -172,7 +174,8 @@ def rotary_store(
         return queries
     half_block = triton.next_power_of_2(head_dim // 2)
     all_heads = heads + 2 * kv_heads
-    head_block = min(max(_HEAD_ELEMENTS // half_block, 1), triton.next_power_of_2(all_heads))
+    elements = _HEAD_ELEMENTS * (1 if num_tokens <= _FEW_TOKENS else 2)
+    head_block = min(max(elements // half_block, 1), triton.next_power_of_2(all_heads))
     _rotary_store_kernel[(num_tokens, triton.cdiv(all_heads, head_block))](
         projected,
         projected if bias is None else bias,
