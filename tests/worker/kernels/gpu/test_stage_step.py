@@ -24,7 +24,7 @@ from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.step_passes import ModelPass
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-PLACES = 3
+PLACES = 2
 MAX_ROWS = 40
 MAX_WRITES = 300
 CONTEXT = 64
@@ -182,6 +182,19 @@ def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_w
             assert torch.equal(draws.positions[:bucket], rows.positions[:bucket] + 1)
         assert rows.current.tolist() == [step % PLACES, num_rows]
         assert ring.counter.item() == step + 1
+
+
+def test_the_count_may_come_round() -> None:
+    state, ring, rows = SlotState(limits_of(4), DEVICE), ring_of(), empty_rows()
+    slots = SlotTensors(
+        page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
+    )
+    ring.counter.fill_(2**31 - 1)
+    nobody = np.empty(0, dtype=np.int32)
+    for place in (1, 0, 1):
+        fill(ring.ring[place].numpy(), DecodeRows(slots=nobody, starts=nobody), [], 4)
+        stage_step(ring, slots, rows, None, num_rows=4, page_size=4)
+        assert rows.current.tolist() == [place, 0]
 
 
 def test_a_step_without_rows_is_padding_alone() -> None:

@@ -27,7 +27,7 @@ _WRITES = 128
 class StepWords:
     """The ring of words: ``ring`` [places, words] int32, page-locked or on the device itself.
 
-    ``counter`` [1] int32 device: captured steps so far.
+    ``places`` is a power of two. ``counter`` [1] int32 device: captured steps so far, wrapping.
     """
 
     ring: torch.Tensor
@@ -157,7 +157,7 @@ def _stage_step(
     HAS_DRAWS: tl.constexpr,
 ):
     number = tl.load(counter)
-    place = number % PLACES
+    place = (number & 0x7FFFFFFF) % PLACES  # The count comes round once in weeks.
     words = ring + place.to(tl.int64) * place_stride
     rows = tl.arange(0, ROWS)
     is_row = rows < num_bucket_rows
@@ -266,6 +266,9 @@ def _draw_arguments(draws: StagedDraws | None, num_rows: int) -> tuple[torch.Ten
 
 def _require_shapes(words: StepWords, slots: SlotTensors, rows: StagedRows, num_rows: int) -> None:
     least = StepWords.num_words(words.max_rows, words.max_writes)
+    if len(words.ring) & (len(words.ring) - 1):
+        message = f"a ring of {len(words.ring)} places; give it a power of two"
+        raise ValueError(message)
     if words.ring.shape[1] < least or not 1 <= num_rows <= words.max_rows:
         message = f"{num_rows} rows and {words.ring.shape[1]} words a step; needed are {least}"
         raise ValueError(message)
