@@ -116,10 +116,16 @@ class World:
         due = sorted(
             self.dice.sample(sorted(self.running), self.dice.randint(0, len(self.running)))
         )
-        arranged = self.groups.arrange(np.array(due, dtype=np.int64))
+        lengths = np.zeros(25, dtype=np.int64)
+        for slot, request in self.running.items():
+            lengths[slot] = request.lease.num_pages
+        arranged = self.groups.arrange(np.array(due, dtype=np.int64), lengths)
         assert sorted(arranged.slots.tolist()) == due
-        again = self.groups.arrange(np.array(due, dtype=np.int64))
+        again = self.groups.arrange(np.array(due, dtype=np.int64), lengths)
         assert again is arranged, "nothing changed"
+        num_alone = arranged.groups[0].first if arranged.groups else len(due)
+        alone = lengths[arranged.slots[:num_alone]].tolist()
+        assert arranged.groups or alone == sorted(alone, reverse=True)
         num_saved, after = 0, 0
         for group in arranged.groups:
             assert group.first >= after
@@ -187,7 +193,17 @@ def test_a_deeper_prefix_is_taken_where_it_saves_more() -> None:
     harness.run()
     harness.assert_all_served()
     assert (PrefixGroup(first=0, count=3, num_tokens=48),) in groups_of(harness)
-    assert harness.runner.batches[-1].decodes.slots.tolist()
+
+
+def test_the_longest_rows_come_first() -> None:
+    harness = Harness(max_chunk_tokens=1000)
+    for number, length in enumerate([5, 40, 12, 60]):
+        prompt = [number + 1] * length
+        harness.submit(make_submit(f"r{number}", prompt, ignore_eos=True, max_new_tokens=9))
+    harness.run()
+    starts = [batch.decodes.starts.tolist() for batch in harness.runner.batches]
+    assert [60, 40, 12, 5] in starts
+    assert all(row == sorted(row, reverse=True) for row in starts)
 
 
 def test_few_rows_and_short_prefixes_are_no_group() -> None:

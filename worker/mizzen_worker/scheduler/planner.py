@@ -52,8 +52,7 @@ class PlannedRow:
 class Plan:
     """Rows of one step, and how many had to leave for them.
 
-    ``decoding`` are the requests of the decode rows, in their order: those that share their first
-    pages are neighbours.
+    ``decoding`` are the requests of the decode rows, in their order (``prefix_groups.py``).
     """
 
     extends: tuple[PlannedRow, ...]
@@ -121,7 +120,7 @@ class Planner:
             # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
             message = f"{len(self._roster.running)} requests run and no row can be planned"
             raise InvariantError([message])
-        arranged = self._residency.groups.arrange(due)
+        arranged = self._residency.groups.arrange(due, self._book.num_kv)
         return Plan(
             extends=tuple(extends),
             decodes=DecodeRows(

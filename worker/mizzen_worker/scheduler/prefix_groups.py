@@ -10,7 +10,7 @@ whose rows are not those of the step before. How far they share, and whether som
 much more that groups of these save more, is worked out only for those among whom something changed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -99,36 +99,44 @@ class PrefixGroups:
             self._known.pop(key, None)
             self._is_stale = True
 
-    def arrange(self, due: Int64Array) -> Arrangement:
-        """Order the slots of decode rows, and say which of them share; ``due`` is not changed."""
+    def arrange(self, due: Int64Array, lengths: Int64Array) -> Arrangement:
+        """Order the slots of decode rows, and say which of them share; ``due`` is not changed.
+
+        ``lengths`` is by slot. Rows all grow by one in a step, so their order stays true while they
+        are the same rows.
+        """
         if self._is_stale or not np.array_equal(due, self._due):
-            self._due, self._arrangement = due, self._arrange(due)
+            self._due, self._arrangement = due, self._arrange(due, lengths[due])
             self._is_stale = False
         return self._arrangement
 
-    def _arrange(self, due: Int64Array) -> Arrangement:
-        keys = self._keys[due]
+    def _arrange(self, due: Int64Array, lengths: Int64Array) -> Arrangement:
+        slots = due[np.argsort(-lengths, kind="stable")]
+        keys = self._keys[slots]
         if np.count_nonzero(keys) < self._min_rows:
             self._known = {}
-            return Arrangement(slots=due, groups=())
+            return Arrangement(slots=slots, groups=())
         order = np.argsort(keys, kind="stable")
-        slots = due[order]
-        groups: list[PrefixGroup] = []
+        is_alone = np.ones(len(slots), dtype=np.bool_)
         known: dict[int, _Known] = {}
         for first, end in _runs(keys[order], self._min_rows):
             key = int(keys[order[first]])
             if key == 0:
                 continue
-            members = slots[first:end]
+            is_alone[order[first:end]] = False
+            members = slots[order[first:end]]
             entry = self._known.get(key)
             if entry is None or entry.members != members.tobytes():
                 part = self._part(members, self._least_pages, _MAX_LEVELS)
                 entry = _Known(members=members.tobytes(), part=part)
             known[key] = entry
-            slots[first:end] = entry.part.slots
-            groups += _moved(entry.part.groups, first)
         self._known = known
-        return Arrangement(slots=slots, groups=tuple(groups))
+        parts = [entry.part for entry in known.values()]
+        alone = slots[is_alone]
+        return Arrangement(
+            slots=np.concatenate([alone, *(part.slots for part in parts)]),
+            groups=_joined(parts, len(alone)),
+        )
 
     def _part(self, members: Int64Array, num_common: int, num_levels: int) -> _Part:
         """Arrange slots that have their first ``num_common`` pages in common.
@@ -159,12 +167,7 @@ class PrefixGroups:
         if num_saved <= whole.num_saved:
             # Also within the group those that share more are neighbours.
             return replace(whole, slots=slots)
-        groups: list[PrefixGroup] = []
-        first = 0
-        for part in parts:
-            groups += _moved(part.groups, first)
-            first += len(part.slots)
-        return _Part(slots=slots, groups=tuple(groups), num_saved=num_saved)
+        return _Part(slots=slots, groups=_joined(parts, 0), num_saved=num_saved)
 
     def _num_common(self, slots: Int64Array, low: int, high: int) -> int:
         """The most pages, ``low`` to ``high``, that all have in common; ``low`` they have."""
@@ -188,5 +191,10 @@ def _runs(values: npt.NDArray[np.signedinteger], min_length: int) -> Iterator[tu
     return zip(firsts[is_long].tolist(), ends[is_long].tolist(), strict=True)
 
 
-def _moved(groups: tuple[PrefixGroup, ...], distance: int) -> Iterator[PrefixGroup]:
-    return (replace(group, first=group.first + distance) for group in groups)
+def _joined(parts: Sequence[_Part], first: int) -> tuple[PrefixGroup, ...]:
+    """The groups of parts that lie one after the other, from row ``first`` on."""
+    groups: list[PrefixGroup] = []
+    for part in parts:
+        groups += [replace(group, first=group.first + first) for group in part.groups]
+        first += len(part.slots)
+    return tuple(groups)
