@@ -42,7 +42,7 @@ MAX_PAGES = 288
 COPIES = 3
 POOL_PAGES = 19_000
 SHARED = 2048
-LIMIT_S = 100
+LIMIT_S = 80
 DEPENDENT = {"PDL": 1, "launch_pdl": True}
 BFLOAT16 = torch.bfloat16
 RULE = ScoreRule(scale=HEAD_DIM**-0.5)
@@ -422,6 +422,25 @@ class Session:
             name = f"{case.heads.name} {case.num_rows} x {case.length}, try {tiles}"
             self._time(name, case, tiles, layers_of[case])
 
+    def spread(self) -> None:
+        """Rows from 100 positions on, the longest first (as rows are planned) and in any order."""
+        for heads, num_rows in itertools.product((QWEN, LLAMA), (256, 128, 64, 32)):
+            case = Case(heads, num_rows, 1150)
+            layers = self._pools.chain(case)
+            for name, is_sorted in (("longest first", True), ("in any order", False)):
+                if self._readings.seconds() > LIMIT_S:
+                    return
+                lengths = torch.linspace(1150, 100, num_rows).int()
+                if not is_sorted:
+                    lengths = lengths[torch.randperm(num_rows)]
+                for layer in layers:
+                    layer.rows.row_lengths.copy_(lengths)
+                num_bytes = int(lengths.sum()) * heads.num_kv_heads * HEAD_DIM * 4
+                splits = {1, 2} if num_rows <= 64 else {1}
+                for tiles in {shipped(case), *(tile(64, 2, 3, 0, count) for count in splits)}:
+                    label = f"{heads.name} {num_rows} x 100 to 1150, {name}: {tiles}"
+                    self._readings.add(label, clock(layers, tiles), num_bytes=num_bytes)
+
     def windows(self) -> None:
         case = Case(LLAMA, 64, 4096)
         if self._readings.seconds() > LIMIT_S:
@@ -449,6 +468,7 @@ def measure(readings: Readings) -> None:
     session = Session(readings)
     session.shipped([case for case in PLAIN_CASES if case.heads is not QWEN_MOE])
     session.shipped(SHARED_CASES[:3])
+    session.spread()
     session.variants()
     session.shipped(BREAK_EVEN)
     session.shipped([case for case in PLAIN_CASES if case.heads is QWEN_MOE])

@@ -13,12 +13,14 @@ from mizzen_worker.memory.forward_batch import ForwardBatch
 class StepAttention(Protocol):
     """Attention of one step."""
 
-    def attend(self, layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
+    def attend(
+        self, layer: int, queries: torch.Tensor, window: int | None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Causal attention of every token over its row's KV, which is already in the pool.
 
         ``queries`` [num_tokens, num_heads, head_dim]; returns [num_tokens, num_heads * head_dim]
-        of the same dtype. With a ``window`` a token sees itself and the ``window - 1`` positions
-        before it. Mutates nothing outside this step.
+        of the same dtype, in ``out`` (contiguous) where one is given. With a ``window`` a token
+        sees itself and the ``window - 1`` positions before it. Mutates nothing outside this step.
         """
         ...
 

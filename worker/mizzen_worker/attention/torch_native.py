@@ -107,12 +107,14 @@ class _NativeStep:
         self._batch = batch
         self._parts_by_window: dict[int | None, list[_Part]] = {}
 
-    def attend(self, layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
+    def attend(
+        self, layer: int, queries: torch.Tensor, window: int | None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See ``StepAttention``."""
         if window not in self._parts_by_window:
             self._parts_by_window[window] = _parts(self._batch, window)
         keys, values = self._pool.keys(layer), self._pool.values(layer)
-        output = torch.empty_like(queries)
+        output = torch.empty_like(queries) if out is None else out.view(queries.shape)
         for part in self._parts_by_window[window]:
             attended = torch.nn.functional.scaled_dot_product_attention(
                 queries[part.tokens].transpose(1, 2),

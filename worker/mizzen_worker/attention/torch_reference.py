@@ -13,11 +13,13 @@ class _ReferenceStep:
         self._pool = pool
         self._batch = batch
 
-    def attend(self, layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
+    def attend(
+        self, layer: int, queries: torch.Tensor, window: int | None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See ``StepAttention``."""
         batch = self._batch
         keys, values = self._pool.keys(layer), self._pool.values(layer)
-        output = torch.empty_like(queries)
+        output = torch.empty_like(queries) if out is None else out.view(queries.shape)
         for row in range(batch.num_rows):
             locations = batch.row_locations(row)
             for token in range(int(batch.row_starts[row]), int(batch.row_starts[row + 1])):

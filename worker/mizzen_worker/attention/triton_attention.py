@@ -94,7 +94,7 @@ class _DecodeStep:
     def attend(
         self, layer: int, queries: torch.Tensor, window: int | None, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """See ``StepAttention``; the result is written to ``out`` where one is given."""
+        """See ``StepAttention``."""
         keys, values = self._pool.keys(layer), self._pool.values(layer)
         if window not in self._plans:
             self._plans[window] = self._plan(queries, keys.shape[1], window)
@@ -158,11 +158,14 @@ class _MixedStep:
         self._decode = decode
         self._num_extend_tokens = num_extend_tokens
 
-    def attend(self, layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
+    def attend(
+        self, layer: int, queries: torch.Tensor, window: int | None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See ``StepAttention``."""
         cut = self._num_extend_tokens
-        out = queries.new_empty(len(queries), queries.shape[1] * queries.shape[2])
-        out[:cut] = self._extend.attend(layer, queries[:cut], window)
+        if out is None:
+            out = queries.new_empty(len(queries), queries.shape[1] * queries.shape[2])
+        self._extend.attend(layer, queries[:cut], window, out[:cut])
         self._decode.attend(layer, queries[cut:], window, out[cut:])
         return out
 

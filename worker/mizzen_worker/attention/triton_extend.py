@@ -37,7 +37,9 @@ class _ExtendStep:
         )
         self._plan: ExtendPlan | None = None
 
-    def attend(self, layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
+    def attend(
+        self, layer: int, queries: torch.Tensor, window: int | None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """See ``StepAttention``."""
         if self._plan is None:
             shape = self._pool.shape
@@ -50,7 +52,7 @@ class _ExtendStep:
             self._plan = plan_extend(self._rows, heads, self._num_tokens, tile)
         rule = self._rule.of(layer, queries.shape[2], window)
         keys, values = self._pool.keys(layer), self._pool.values(layer)
-        return extend_attention(queries, keys, values, self._plan, rule)
+        return extend_attention(queries, keys, values, self._plan, rule, out)
 
 
 class TritonExtend:

@@ -137,9 +137,17 @@ def compile_all(capability: int) -> None:
     for heads in ((8, 2, 256), (32, 8, 80)):
         for num_rows in (8, 256):
             compile_step(num_rows, heads, capability)
+    if capability >= 89:
+        for num_rows in (32, 256):
+            compile_step(num_rows, (32, 8, 128), capability, torch.float8_e4m3fn)
 
 
-def compile_step(num_rows: int, heads: tuple[int, int, int], capability: int) -> None:
+def compile_step(
+    num_rows: int,
+    heads: tuple[int, int, int],
+    capability: int,
+    pool_dtype: torch.dtype = torch.bfloat16,
+) -> None:
     num_heads, num_kv_heads, head_dim = heads
     work = DecodeWork(
         num_rows=num_rows,
@@ -149,7 +157,7 @@ def compile_step(num_rows: int, heads: tuple[int, int, int], capability: int) ->
         max_length=1024,
     )
     half = torch.bfloat16
-    pool = torch.empty(64, num_kv_heads, head_dim, dtype=half)
+    pool = torch.empty(64, num_kv_heads, head_dim, dtype=pool_dtype)
     decode_attention(
         torch.empty(num_rows, num_heads, head_dim, dtype=half),
         pool,
