@@ -1,6 +1,8 @@
 """A launch packs its numbers into one copy, waits for nothing, and overwrites no copy in flight."""
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,21 +13,16 @@ from tests.worker.model_executor.test_slot_state import replace_sampling
 from mizzen_worker.contracts.batch import (
     DecodeRows,
     ExtendRow,
-    Int32Array,
     PageWrite,
-    RunnerLimits,
     ScheduleBatch,
     SlotInit,
 )
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
-from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.device_link import (
     HostLink,
-    PendingDownload,
     QueuedLink,
     StepPack,
 )
-from mizzen_worker.model_executor.model_runner import ModelRunner
 
 CPU = torch.device("cpu")
 
@@ -99,30 +96,6 @@ def test_a_pack_arrives_as_it_was_packed(
     assert all(values.dtype == torch.int64 for values in staged.longs.values())
 
 
-class _ValuelessLink:
-    """To a device without values: whoever asks it for one gets torch's error."""
-
-    def __init__(self) -> None:
-        self.num_uploads = 0
-        self.shapes: list[tuple[int, ...]] = []
-
-    def upload(self, words: Int32Array) -> torch.Tensor:
-        self.num_uploads += 1
-        return torch.empty(len(words), dtype=torch.int32, device="meta")
-
-    def download(self, tensors: Sequence[torch.Tensor]) -> PendingDownload:
-        self.shapes = [tuple(tensor.shape) for tensor in tensors]
-        return HostLink().download(())
-
-
-class _ValuelessForward:
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
-
-    def run(self, batch: ForwardBatch) -> torch.Tensor:
-        return torch.empty(len(batch.sampled_tokens), self._vocab_size, device="meta")
-
-
 PARAMS = [
     replace_sampling(temperature=0.0),
     replace_sampling(),
@@ -171,18 +144,17 @@ def entering_batch(params: list[SamplingParams]) -> ScheduleBatch:
 
 @pytest.mark.slow
 def test_a_launch_asks_the_device_for_no_value_and_uploads_once() -> None:
-    limits = RunnerLimits(max_slots=8, num_pages=16, page_size=8, context_length=64, vocab_size=600)
-    link = _ValuelessLink()
-    runner = ModelRunner(_ValuelessForward(600), limits, torch.device("meta"), link)
-    runner.launch(entering_batch(PARAMS))
-    assert (link.num_uploads, link.shapes) == (1, [(2, 6), (4,), (4, 3), (4, 3)])
-    slots = np.arange(1, 7, dtype=np.int32)
-    for step in (2, 3):
-        decodes = DecodeRows(slots=slots, starts=np.full_like(slots, step + 1))
-        runner.launch(
-            ScheduleBatch(step=step, extends=(), decodes=decodes, slot_inits=(), page_writes=())
-        )
-        assert (link.num_uploads, link.shapes) == (step, [(2, 6), (2,), (2, 3), (2, 3)])
+    """In a process of its own: kernels under test elsewhere are interpreted."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.worker.model_executor.valueless_launch"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_a_device_without_values_refuses_to_give_one() -> None:

@@ -1,6 +1,9 @@
 """A start in its order, with a tiny model where a GPU would be."""
 
-from dataclasses import replace
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,27 +100,32 @@ def test_a_start_goes_through_its_phases_and_takes_what_is_left(
     tmp_path: Path, variant: str
 ) -> None:
     save_tiny(tmp_path, variant)
-    start = _start(tmp_path, tmp_path / "kernels")
+    # No folder can be made below a file: kernels under test here are interpreted, and none is made.
+    (tmp_path / "file").touch()
+    start = _start(tmp_path, tmp_path / "file" / "kernels")
     phases: list[LoadPhase] = []
     runner = start.run(lambda done, total: None, phases.append)
     assert phases == list(LoadPhase)
     assert runner.limits.num_pages == (1 << 19) // PAGE_BYTES - 1
-    assert list((tmp_path / "kernels").glob("*.filled"))
 
 
-def test_steps_without_values_are_those_of_a_start(tmp_path: Path) -> None:
-    save_tiny(tmp_path, "llama")
-    start = _start(tmp_path, tmp_path / "kernels")
-    places: list[str] = []
-
-    def make(
-        make_forward: factory.ForwardMaker, limits: RunnerLimits, place: torch.device
-    ) -> ModelRunner:
-        places.append(place.type)
-        return start.make_runner(make_forward, limits, place)
-
-    replace(start, make_runner=make).run_without_values()
-    assert places == ["meta"]
+@pytest.mark.slow
+def test_every_model_runs_without_values_and_tells_its_kernels() -> None:
+    """In a process of its own: kernels under test elsewhere are interpreted."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.worker.model_executor.valueless_start"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    kernels = json.loads(done.stdout.splitlines()[-1])
+    assert len(kernels) == 3
+    for names in kernels.values():
+        assert {"_stage_step", "_record_best", "_choice_kernel"} <= set(names)
 
 
 @pytest.mark.parametrize(

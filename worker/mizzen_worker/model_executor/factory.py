@@ -15,6 +15,7 @@ from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.config.env import process_environment
 from mizzen_worker.contracts.batch import Runner, RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.kernels.gpu.launching import compute_capability
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.layers.native_operations import (
     NativeRecorder,
@@ -128,7 +129,8 @@ def _device(options: RunnerOptions) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         message = f"device {options.device!r}: torch sees no CUDA device; use --device cpu"
         raise ConfigError(message)
-    return device
+    # "cuda" is the first GPU that this process sees.
+    return torch.device("cuda", 0) if options.device == "cuda" else device
 
 
 def _dtype(options: RunnerOptions, device: torch.device) -> torch.dtype:
@@ -167,25 +169,21 @@ def _limits(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> 
     )
 
 
-def _instruction_set(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> str | None:
+def _instruction_set(options: RunnerOptions, facts: ModelFacts) -> str | None:
     """The native library's instruction set to use, None for plain torch."""
     if options.instruction_set is not None and options.instruction_set not in INSTRUCTION_SETS:
         known = ", ".join(INSTRUCTION_SETS) or "none (the extension is not installed)"
         message = f"instruction set {options.instruction_set!r} is not available; here are: {known}"
         raise ConfigError(message)
-    reason = _reason_for_torch(options, facts, device)
+    reason = _reason_for_torch(options, facts)
     if reason is not None:
         logger.info("plain torch computes this model", extra={"reason": reason})
         return None
     return options.instruction_set or INSTRUCTION_SETS[0]
 
 
-def _reason_for_torch(
-    options: RunnerOptions, facts: ModelFacts, device: torch.device
-) -> str | None:
+def _reason_for_torch(options: RunnerOptions, facts: ModelFacts) -> str | None:
     """Why the native kernels are left alone, None when they are not."""
-    if device.type != "cpu":
-        return f"the device is {device.type}"
     if options.weight_format is WeightFormat.DENSE:
         return "dense weights were asked for"
     if not INSTRUCTION_SETS:
@@ -251,7 +249,7 @@ def _load(
     progress: ProgressCallback,
 ) -> ForwardMaker:
     """Weights for the native kernels where these fit, else for eager torch."""
-    instruction_set = _instruction_set(options, checkpoint.facts, device)
+    instruction_set = _instruction_set(options, checkpoint.facts)
     if instruction_set is None:
         return _load_torch(options, checkpoint, device, context_length, progress)
     num_threads = torch.get_num_threads()
@@ -321,7 +319,7 @@ def _gpu_start(
 
     return GpuStart(
         device=device,
-        capability=_capability(device),
+        capability=compute_capability(),
         sizing=SizingRequest(
             limits=limits,
             max_new_tokens=options.max_chunk_tokens,
@@ -347,11 +345,6 @@ def _kernel_facts(
     sizes = replace(limits, num_pages=1)
     flags = (options.max_chunk_tokens, options.uses_graphs, options.is_deterministic)
     return f"{facts.architecture} {facts.shape} {facts.windows} {dtype} {sizes} {flags}"
-
-
-def _capability(device: torch.device) -> int:
-    major, minor = torch.cuda.get_device_capability(device)
-    return 10 * major + minor
 
 
 def _load_on_gpu(
@@ -390,7 +383,9 @@ def load_runner(
         dummy_device=device,
     )
     limits = _limits(options, checkpoint.facts, device)
-    if device.type != "cpu":
+    if device.type == "cuda":
+        # Streams, graphs and Triton's launches are those of the current device.
+        torch.cuda.set_device(device)
         runner = _gpu_start(options, checkpoint, limits, device).run(progress, enter)
     else:
         enter(LoadPhase.WEIGHTS)

@@ -163,7 +163,7 @@ def sample(
     ``instruction_set`` is one of the native library's, for logits on the CPU; None takes torch.
     """
     adjust(logits, batch, instruction_set)
-    if logits.device.type == "cuda":
+    if logits.device.type != "cpu":
         tokens, is_valid = choose_on_gpu(logits, batch)
     elif instruction_set is None:
         tokens, is_valid = _choose(logits, batch)

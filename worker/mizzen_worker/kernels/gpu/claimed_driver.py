@@ -1,9 +1,28 @@
 """Owns a driver that lets Triton compile for a GPU without touching one; launches nothing."""
 
+from collections.abc import Mapping
+
 import torch
 from triton.backends.compiler import GPUTarget
 
 _THREADS_PER_WARP = 32
+_SHARED_BY_CAPABILITY = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
+_LEAST_SHARED = 101_376
+
+
+class _ClaimedProperties:
+    """What kernels ask of the device beside its capability."""
+
+    def __init__(self, capability: int, num_multiprocessors: int) -> None:
+        self._properties = {
+            "multiprocessor_count": num_multiprocessors,
+            "max_shared_mem": _SHARED_BY_CAPABILITY.get(capability, _LEAST_SHARED),
+        }
+
+    def get_device_properties(self, device: int) -> Mapping[str, int]:
+        """See Triton's ``CudaUtils``."""
+        del device
+        return self._properties
 
 
 class ClaimedDriver:
@@ -11,9 +30,10 @@ class ClaimedDriver:
 
     launcher_cls = None
 
-    def __init__(self, capability: int) -> None:
+    def __init__(self, capability: int, num_multiprocessors: int = 132) -> None:
         """``capability`` as in 90."""
         self._target = GPUTarget("cuda", capability, _THREADS_PER_WARP)
+        self.utils = _ClaimedProperties(capability, num_multiprocessors)
 
     def get_current_target(self) -> GPUTarget:
         """What to compile for."""

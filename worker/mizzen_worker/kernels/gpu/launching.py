@@ -15,7 +15,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import triton
 
 IS_INTERPRETED: bool = triton.knobs.runtime.interpret
@@ -25,7 +24,7 @@ IS_INTERPRETED: bool = triton.knobs.runtime.interpret
 @functools.cache
 def has_dependent_launch() -> bool:
     """Whether kernels may be launched with PDL here."""
-    return not IS_INTERPRETED and torch.cuda.get_device_capability() >= (9, 0)
+    return not IS_INTERPRETED and compute_capability() >= 90
 
 
 PLAIN: Mapping[str, Any] = {"PDL": 0}
@@ -42,13 +41,13 @@ def num_multiprocessors() -> int:
     """Streaming multiprocessors of the current device; 4 under the interpreter."""
     if IS_INTERPRETED:
         return 4
-    return torch.cuda.get_device_properties().multi_processor_count
+    return _properties()["multiprocessor_count"]
 
 
 @functools.cache
 def has_tensor_copies() -> bool:
     """Whether the hardware copies what tensor descriptors describe; else they are slow."""
-    return IS_INTERPRETED or torch.cuda.get_device_capability() >= (9, 0)
+    return IS_INTERPRETED or compute_capability() >= 90
 
 
 @functools.cache
@@ -56,4 +55,18 @@ def shared_memory() -> int:
     """Bytes of shared memory that one program may take on the current device."""
     if IS_INTERPRETED:
         return 232_448
-    return torch.cuda.get_device_properties().shared_memory_per_block_optin
+    return _properties()["max_shared_mem"]
+
+
+def compute_capability() -> int:
+    """Compute capability of the current device, as in 90.
+
+    Asked of Triton, not of torch: its driver may stand for a GPU that is not here.
+    """
+    return int(triton.runtime.driver.active.get_current_target().arch)
+
+
+def _properties() -> Mapping[str, int]:
+    active = triton.runtime.driver.active
+    found: Mapping[str, int] = active.utils.get_device_properties(active.get_current_device())
+    return found
