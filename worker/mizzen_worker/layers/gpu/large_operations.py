@@ -108,8 +108,8 @@ class LargeOperations:
     def norm_head(self, hidden: LargeValue, norm: GpuWeight, head: GpuWeight) -> HeadOutput:
         """See ``Operations``; the form that ``GpuStep.head`` asks for."""
         normed = rms_norm(hidden.rows, self._eps, PLAIN, weight=norm.values)
-        if normed.dtype == torch.float32:
-            logits = torch.mm(normed, head.values.t())
+        if normed.dtype == torch.float32 or not len(normed):
+            logits = torch.mm(normed, head.values.t()).float()
         else:
             logits = torch.mm(normed, head.values.t(), out_dtype=torch.float32)
         if head.bias is not None:
