@@ -43,7 +43,7 @@ DEPENDENT: Mapping[str, Any] = {"PDL": 1, "launch_pdl": True}
 SECONDS = 60.0
 
 FEW_TOKENS = (16, 64, 128, 256)
-MANY_TOKENS = (1024, 8192)
+MANY_TOKENS = (512, 8192)
 PROCESSES = 12
 
 
@@ -57,46 +57,40 @@ def _tile(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> T
     return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
 
 
-GATED_ONE = [
-    GemvTile(warps=4, rows=4, ahead=4),
-    GemvTile(warps=8, rows=2, ahead=8),
-    GemvTile(warps=4, rows=2, ahead=8),
-    GemvTile(warps=8, rows=4, ahead=4),
-]
+GATED_ONE = [GemvTile(warps=4, rows=4, ahead=4), GemvTile(warps=8, rows=2, ahead=4)]
 DOWN_ONE = [
-    DownTile(warps=16, ahead=21),
-    DownTile(warps=8, ahead=24),
     DownTile(warps=8, ahead=12),
-    DownTile(warps=16, ahead=12),
+    DownTile(warps=8, ahead=9),
+    DownTile(warps=4, ahead=12),
+    DownTile(warps=8, ahead=15),
 ]
 GATED_FEW = {
-    16: [_pair(16, 64, 256, 3), _pair(16, 64, 128, 6), _pair(16, 32, 256, 6)],
-    64: [_pair(16, 64, 128, 4), _pair(16, 64, 128, 3), _pair(16, 32, 256, 3)],
-    128: [_pair(16, 64, 256, 3), _pair(32, 64, 128, 5), _pair(32, 64, 256, 2)],
-    256: [_pair(32, 64, 128, 5), _pair(64, 64, 128, 4), _pair(16, 64, 256, 3)],
+    64: [
+        _pair(16, 64, 256, 3),
+        _pair(16, 64, 128, 3),
+        _pair(16, 128, 64, 3),
+        _pair(16, 128, 128, 3),
+    ],
+    128: [_pair(16, 128, 128, 3), _pair(16, 64, 128, 3)],
+    256: [_pair(32, 64, 128, 3), _pair(32, 128, 64, 4)],
 }
 DOWN_FEW = {
-    16: [_tile(16, 128, 128, 3), _tile(16, 64, 256, 5)],
     64: [
         _tile(16, 128, 128, 3),
+        _tile(16, 128, 128, 6),
+        _tile(16, 256, 64, 3, 8),
+        _tile(16, 256, 64, 3),
+        _tile(16, 256, 128, 3, 8),
         _tile(16, 64, 128, 3),
-        _tile(16, 64, 256, 2),
-        _tile(16, 64, 128, 4),
-        _tile(16, 128, 256, 2),
     ],
-    128: [_tile(16, 128, 128, 3), _tile(32, 128, 128, 4)],
-    256: [_tile(32, 128, 128, 4), _tile(64, 128, 128, 3)],
+    128: [_tile(16, 256, 64, 3)],
+    256: [_tile(32, 128, 128, 3), _tile(32, 128, 64, 4)],
 }
 MANY = {
-    1024: [_tile(64, 128, 64, 4), _tile(128, 128, 64, 3, 8), _tile(64, 256, 64, 3, 8)],
-    8192: [
-        _tile(128, 128, 64, 3, 8),
-        _tile(128, 128, 64, 4, 8),
-        _tile(128, 256, 64, 3, 8),
-        _tile(128, 128, 64, 3, 4),
-        _tile(64, 256, 64, 4, 4),
-    ],
+    512: [_tile(64, 128, 64, 4), _tile(64, 128, 64, 3), _tile(32, 128, 128, 3)],
+    8192: [_tile(128, 256, 64, 3, 8), _tile(128, 256, 64, 4, 8), _tile(256, 128, 64, 3, 8)],
 }
+
 
 AHEAD = [
     (replace(gated, ahead=ahead), replace(_tile(16, 128, 128, 3), ahead=down_ahead))

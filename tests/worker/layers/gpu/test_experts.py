@@ -165,5 +165,5 @@ def test_more_tokens_per_expert_take_higher_tiles() -> None:
     assert rows == sorted(rows)
     assert tiles_of(128, 2048, 768).of(4).form is Form.FEW
     assert tiles_of(8, 64, 32).of(600).form is Form.MANY
-    assert router_tile(2).splits == router_tile(512).splits == 8
-    assert router_tile(513).splits == 1
+    assert router_tile(2).splits == router_tile(1024).splits == 8
+    assert router_tile(1025).splits == 4

@@ -20,11 +20,9 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_EXPERTS = 512
-"""Logits are ranked by comparing all with all in one tile."""
+"""One warp holds the logits of a token."""
 _MAX_BLOCK = 4096
 """Pairs that a program looks at in one step."""
-_FEW_TOKENS = 264
-"""Two programs of many warps for each multiprocessor; with more tokens, fewer warps each."""
 
 
 @triton.jit
@@ -46,40 +44,57 @@ def _choose_kernel(
     CHOSEN: tl.constexpr,
     IS_NORMALISED: tl.constexpr,
     BLOCK: tl.constexpr,
+    SLOTS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (token). The rank of an expert is the number of experts that are better."""
+    """Program (token) of one warp: the best, and again the best without it, by shuffles alone.
+
+    Logits are compared as integers of the same order, which a warp reduces in one instruction.
+    """
+    LOWEST: tl.constexpr = -(2**31)
+    MINUS_INFINITY: tl.constexpr = -0x7F800001
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     token = tl.program_id(0)
-    size = num_tokens * EXPERTS
     expert = tl.arange(0, BLOCK)
-    own = _sum_splits(logits, token * EXPERTS + expert, size, expert < EXPERTS, SPLITS)
-    # The same logits along the other side of the tile: loaded again, not moved between threads.
-    rival = tl.arange(0, BLOCK)
-    other = _sum_splits(logits, token * EXPERTS + rival, size, rival < EXPERTS, SPLITS)
+    exists = expert < EXPERTS
+    own = _sum_splits(logits, token * EXPERTS + expert, num_tokens * EXPERTS, exists, SPLITS)
+    own = tl.where(own == 0.0, 0.0, own)  # -0 is no lower than 0
     is_nan = own != own  # noqa: PLR0124
-    own_key = tl.where(is_nan, -float("inf"), own)
+    bits = own.to(tl.int32, bitcast=True)
+    key = tl.where(is_nan, MINUS_INFINITY, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    key = tl.where(exists, key, LOWEST)
+    top_key = tl.max(key, axis=0)
+    slot = tl.arange(0, SLOTS)
+    ids = tl.zeros([SLOTS], tl.int32)
+    keys = tl.zeros([SLOTS], tl.int32)
+    for place in range(CHOSEN):
+        best = tl.max(key, axis=0)
+        index = tl.min(tl.where(key == best, expert, BLOCK), axis=0)
+        ids = tl.where(slot == place, index, ids)
+        keys = tl.where(slot == place, best, keys)
+        key = tl.where(expert == index, LOWEST, key)
+    top = (top_key ^ ((top_key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    value = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    has_nan = tl.max(is_nan.to(tl.int32), axis=0) > 0
     # Infinity minus infinity is never formed: such rows have no weights that are numbers.
-    top = tl.max(own_key, axis=0)
-    is_infinite = (top == float("inf")) | (top == -float("inf"))
-    is_finite = (own_key > -float("inf")) & (own_key < float("inf"))
-    other_key = tl.where(other != other, -float("inf"), other)  # noqa: PLR0124
-    is_better = (other_key[None, :] > own_key[:, None]) | (
-        (other_key[None, :] == own_key[:, None]) & (rival[None, :] < expert[:, None])
-    )
-    rank = tl.sum(is_better.to(tl.int32), axis=1)
-    # Places past the last expert are -inf and come after all experts, also after those of -inf.
-    is_chosen = (rank < CHOSEN) & (expert < EXPERTS)
-    distance = tl.where(is_finite, own_key, 0.0) - tl.where(is_infinite, 0.0, top)
-    share = tl.where(is_finite, tl.exp(tl.minimum(distance, 0.0)), 0.0)
-    counted = tl.where(is_chosen, share, 0.0) if IS_NORMALISED else share
-    share = share / tl.maximum(tl.sum(counted, axis=0), 1e-30)
-    has_no_weights = is_infinite | (tl.max(is_nan.to(tl.int32), axis=0) > 0)
-    place = token * CHOSEN + rank
-    tl.store(chosen + place, expert, mask=is_chosen)
-    tl.store(weights + place, tl.where(has_no_weights, float("nan"), share), mask=is_chosen)
+    has_weights = (top > -float("inf")) & (top < float("inf")) & (has_nan == 0)
+    top = tl.where(has_weights, top, 0.0)
+    share = _share(value, top, slot < CHOSEN)
+    total = tl.sum(share if IS_NORMALISED else _share(own, top, exists), axis=0)
+    share = share / tl.maximum(total, 1e-30)
+    target = token * CHOSEN + slot
+    tl.store(chosen + target, ids, mask=slot < CHOSEN)
+    tl.store(weights + target, tl.where(has_weights, share, float("nan")), mask=slot < CHOSEN)
+
+
+@triton.jit
+def _share(value, top, counts):
+    """exp(value - top), 0 where it does not count or is of no finite value."""
+    is_finite = counts & (value > -float("inf")) & (value < float("inf"))
+    distance = tl.minimum(tl.where(is_finite, value, 0.0) - top, 0.0)
+    return tl.where(is_finite, tl.exp(distance), 0.0)
 
 
 @triton.jit
@@ -90,11 +105,12 @@ def _sort_kernel(chosen, order, offsets, num_pairs, BLOCK: tl.constexpr, PDL: tl
         gdc_wait()
     expert = tl.program_id(0)
     index = tl.arange(0, BLOCK)
-    place = 0
+    before = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
         found = tl.load(chosen + pair, mask=pair < num_pairs, other=1 << 30)
-        place += tl.sum((found < expert).to(tl.int32), axis=0)
+        before += (found < expert).to(tl.int32)
+    place = tl.sum(before, axis=0)
     tl.store(offsets + expert, place)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
@@ -120,7 +136,6 @@ def choose_experts(
     chosen = torch.empty(shape, dtype=torch.int32, device=device)
     weights = torch.empty(shape, dtype=torch.float32, device=device)
     if num_tokens:
-        block = triton.next_power_of_2(num_experts)
         _choose_kernel[(num_tokens,)](
             logits,
             chosen,
@@ -130,17 +145,12 @@ def choose_experts(
             EXPERTS=num_experts,
             CHOSEN=num_chosen,
             IS_NORMALISED=is_normalised,
-            BLOCK=block,
-            num_warps=_choose_warps(num_tokens, block),
+            BLOCK=max(triton.next_power_of_2(num_experts), 2),
+            SLOTS=max(triton.next_power_of_2(num_chosen), 2),
+            num_warps=1,
             **launch,
         )
     return chosen, weights
-
-
-def _choose_warps(num_tokens: int, block: int) -> int:
-    """About 32 comparisons a thread for few tokens, four times as many where there are many."""
-    warps = max(block * block // (32 * 32), 1)
-    return min(warps if num_tokens <= _FEW_TOKENS else max(warps // 4, 1), 16)
 
 
 def sort_by_expert(

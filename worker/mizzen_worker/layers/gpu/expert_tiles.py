@@ -65,28 +65,32 @@ def _few(rows: int, gated: tuple[int, int, int], down: tuple[int, int, int]) -> 
     )
 
 
-def _many(rows: int, columns: int, depth: int, stages: int, warps: int) -> Choice:
-    tile = Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
-    return Choice(form=Form.MANY, gated=tile, down=tile)
+def _many(gated: Tile, down: Tile) -> Choice:
+    return Choice(form=Form.MANY, gated=gated, down=down)
+
+
+def _wide(rows: int, columns: int, depth: int, stages: int, warps: int) -> Tile:
+    return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
 
 
 _CHOICES = {
     8.0: _few(16, (128, 256, 3), (128, 128, 3)),
-    16.0: _few(32, (128, 128, 5), (128, 128, 4)),
-    32.0: _few(64, (128, 128, 4), (128, 128, 4)),
+    24.0: _few(32, (128, 128, 5), (128, 128, 4)),
+    200.0: _many(_wide(128, 128, 64, 3, 8), _wide(64, 128, 64, 4, 4)),
 }
+_SMALL = [_wide(rows, 64, 64, 3, 4) for rows in (16, 32)]
 _WITHOUT_TENSOR_COPIES = {
-    8.0: _many(16, 64, 64, 3, 4),
-    32.0: _many(32, 64, 64, 3, 4),
+    8.0: _many(_SMALL[0], _SMALL[0]),
+    32.0: _many(_SMALL[1], _SMALL[1]),
 }
 """There descriptors become plain loads, which only small tiles hold in registers."""
 
-_MANY_ROWS = _many(128, 128, 64, 4, 8)
+_MANY_ROWS = _many(_wide(128, 256, 64, 3, 8), _wide(128, 128, 64, 3, 4))
 
 QWEN_30B_A3B = ExpertTiles(
     router_one=GemvTile(warps=4, rows=1, ahead=8),
     gated_one=GemvTile(warps=4, rows=4, ahead=4),
-    down_one=DownTile(warps=16, ahead=21),
+    down_one=DownTile(warps=8, ahead=12),
     choices=_CHOICES,
     last=_MANY_ROWS,
 )
@@ -110,11 +114,11 @@ def tiles_of(num_experts: int, hidden_size: int, intermediate_size: int) -> Expe
 
 _ROUTER_FEW = Tile(rows=16, columns=64, depth=128, stages=2, splits=8)
 _ROUTER_SOME = Tile(rows=32, columns=64, depth=128, stages=2, splits=8)
-_ROUTER_MANY = Tile(rows=64, columns=128, depth=64, stages=4)
+_ROUTER_MANY = Tile(rows=64, columns=128, depth=64, stages=4, splits=4)
 
 
 def router_tile(num_tokens: int) -> Tile:
     """A router has few rows: its columns of K are split so that enough programs work on it."""
     if num_tokens <= 16:
         return _ROUTER_FEW
-    return _ROUTER_SOME if num_tokens <= 512 else _ROUTER_MANY
+    return _ROUTER_SOME if num_tokens <= 1024 else _ROUTER_MANY
