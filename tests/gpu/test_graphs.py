@@ -16,7 +16,13 @@ from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, gree
 from tests.worker.model_executor.tiny_llama import random_prompt
 from tests.worker.model_executor.tiny_models import Tiny, save_tiny
 
-from mizzen_worker.contracts.batch import NO_TOKEN, DecodeRows, Runner, ScheduleBatch
+from mizzen_worker.contracts.batch import (
+    NO_TOKEN,
+    DecodeRows,
+    PrefixGroup,
+    Runner,
+    ScheduleBatch,
+)
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
 from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, load_runner
 
@@ -42,7 +48,7 @@ SAMPLINGS = {
 class Loaded:
     """One checkpoint, and its runners."""
 
-    def __init__(self, folder: Path, family: str, page_size: int) -> None:
+    def __init__(self, folder: Path, family: str, page_size: int, max_slots: int = 7) -> None:
         self.tiny = Tiny(folder, save_tiny(folder, family))
         self.captured, self.eager = (
             load_runner(
@@ -50,7 +56,7 @@ class Loaded:
                     model=folder,
                     kv_tokens=4096,
                     page_size=page_size,
-                    max_slots=7,
+                    max_slots=max_slots,
                     device="cuda",
                     compute_type=ComputeType.FLOAT32,
                     max_chunk_tokens=512,
@@ -175,3 +181,30 @@ def test_launches_wait_for_nothing(loaded: Loaded, name: str) -> None:
             pending = loaded.captured.launch(decode(driver, driven, number))
         assert not done.query(), f"launch {number} waited for the device"
         pending.settle()
+
+
+def test_prefixes_that_rows_share_are_read_once_for_them(tmp_path: Path) -> None:
+    loaded = Loaded(tmp_path, "qwen3", 16, max_slots=20)
+    shared = random_prompt(5, 64)
+    for runner in (loaded.captured, loaded.eager):
+        driver = RunnerDriver(runner)
+        owner = Driven(20, [*shared, 7], greedy(2))
+        driver.generate(owner)
+        driven = [Driven(slot, [*shared, 3 + slot, 9], greedy(6)) for slot in range(1, 19)]
+        for request in driven:
+            driver.start(request, owner.pages[:4])
+        driver.run([(request, 2) for request in driven])
+        for request in driven:
+            driver._cover(request, 72)
+        for number in range(5):
+            batch = decode(driver, driven, number)
+            groups = (
+                PrefixGroup(first=0, count=7, num_tokens=64),
+                PrefixGroup(first=8, count=10, num_tokens=48),
+            )
+            batch = replace(batch, decodes=replace(batch.decodes, groups=groups))
+            sampled = runner.launch(batch).settle().sampled_ids.tolist()
+            for request, token in zip(driven, sampled, strict=True):
+                request.output.append(token)
+        for request in driven:
+            assert request.output == loaded.tiny.reference(request.prompt, 6).ids

@@ -24,6 +24,7 @@ from mizzen_worker.contracts.batch import (
     SlotInit,
 )
 from mizzen_worker.contracts.request import SamplingParams
+from mizzen_worker.model_executor.decode_graphs import _Kind
 from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.slot_sampling import Tail
@@ -169,7 +170,7 @@ def _graph_alone(bench: _Bench, num_rows: int, tail: Tail, replays: int = 32) ->
     assert captured is not None
     decode = captured._decode  # type: ignore[attr-defined]
     size = decode._sizes[decode._bucket_by_rows[num_rows]]
-    graph = decode._graphs[size, tail].graph
+    graph = decode._graphs[_Kind(num_rows=size, tail=tail, is_shared=False)].graph
     # The ring keeps the words of steps that ran. The device counts these replays and the host does
     # not, so their number is a multiple of the ring's places.
     torch.cuda.synchronize()

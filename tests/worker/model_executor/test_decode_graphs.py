@@ -18,6 +18,7 @@ from mizzen_worker.contracts.batch import (
     NO_TOKEN,
     DecodeRows,
     PageWrite,
+    PrefixGroup,
     RunnerLimits,
     ScheduleBatch,
 )
@@ -224,3 +225,39 @@ def test_more_page_writes_than_there_is_room_for_run_eagerly() -> None:
         result.sampled_ids.tolist()
         == RunnerDriver(EAGER).generate(Driven(8, [5, 6, 7], greedy(3)))[1:2]
     )
+
+
+def test_rows_that_share_pages_are_told_to_the_forward() -> None:
+    """Groups reach it as in an eager step, from 16 rows on; other steps have none."""
+    found = []
+    for graphs in (RerunGraphs(), None):
+        runner, forward = scripted_runner(max_slots=20, graphs=graphs)
+        driver = RunnerDriver(runner)
+        driven = [Driven(slot, [slot, 7] * 20, greedy(9)) for slot in range(1, 19)]
+        for request in driven:
+            driver.start(request)
+        driver.run([(request, 40) for request in driven])
+        slots, starts = list(range(1, 19)), [40] * 18
+        groups = (
+            PrefixGroup(first=1, count=4, num_tokens=16),
+            PrefixGroup(first=6, count=9, num_tokens=32),
+        )
+        tokens = []
+        for number, shared in enumerate((groups, (), groups[1:], groups[1:])):
+            batch = decode_batch(driver, slots, [start + number for start in starts])
+            batch = replace(batch, decodes=replace(batch.decodes, groups=shared))
+            tokens.append(runner.launch(batch).settle().sampled_ids.tolist())
+            prefixes = forward.batches[-1].shared_prefixes
+            if prefixes is None:
+                found.append((number, None, None))
+                continue
+            items = prefixes.items[: prefixes.num_items.item()].tolist()
+            found.append((number, items, prefixes.row_tokens[:18].tolist()))
+        found.append(tokens)
+        few = decode_batch(driver, slots[:5], [44] * 5)
+        few = replace(few, decodes=replace(few.decodes, groups=groups[:1]))
+        found.append(runner.launch(few).settle().sampled_ids.tolist())
+    half = len(found) // 2
+    assert found[:half] == found[half:]
+    assert found[0][1] == [[1, 4, 16], [6, 9, 32]]
+    assert found[1][1] is None

@@ -29,3 +29,4 @@ def test_prefill_buckets_stay_within_the_context_and_have_no_more_rows_than_toke
 
 def test_every_bucket_counts() -> None:
     assert num_graphs(3, 200) == 3 * 3 + 4
+    assert num_graphs(16, 10) == 6 * 3 + 2

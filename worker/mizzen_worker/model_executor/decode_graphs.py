@@ -13,7 +13,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from mizzen_worker.contracts.batch import Int32Array, PageWrite, RunnerLimits, ScheduleBatch
+from mizzen_worker.contracts.batch import (
+    DecodeRows,
+    Int32Array,
+    PageWrite,
+    PrefixGroup,
+    RunnerLimits,
+    ScheduleBatch,
+)
 from mizzen_worker.kernels.gpu.record_step import RecordTensors, record_best, record_chosen
 from mizzen_worker.kernels.gpu.stage_step import (
     HEADER,
@@ -21,14 +28,21 @@ from mizzen_worker.kernels.gpu.stage_step import (
     SlotTensors,
     StagedDraws,
     StagedRows,
+    StagedShares,
+    StepExtras,
     stage_step,
 )
 from mizzen_worker.layers.gpu.step import HeadResult
-from mizzen_worker.memory.forward_batch import ForwardBatch
+from mizzen_worker.memory.forward_batch import ForwardBatch, SharedPrefixes
 from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
-from mizzen_worker.model_executor.graph_buckets import decode_buckets
+from mizzen_worker.model_executor.graph_buckets import (
+    CAPTURED_TAILS,
+    decode_buckets,
+    has_shared_graph,
+)
 from mizzen_worker.model_executor.graphs import Graph, GraphMaker
+from mizzen_worker.model_executor.shared_prefix_items import SharedWork, shared_work_items
 from mizzen_worker.model_executor.slot_sampling import Tail
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
@@ -36,6 +50,8 @@ from mizzen_worker.model_executor.step_ring import StepRing
 
 _WRITES_PER_ROW = 2
 _SPARE_WRITES = 64
+_MAX_ITEMS = 128
+"""Of shared prefixes: the others' rows read their pages themselves."""
 
 
 class ChooseTokens(Protocol):
@@ -66,13 +82,22 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """One captured step. ``is_shared``: prefixes that rows share are read once for all of them."""
+
+    num_rows: int
+    tail: Tail
+    is_shared: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Captured:
     graph: Graph
     logits: torch.Tensor | None
 
 
 class DecodeGraphs:
-    """Graphs by number of rows and tail."""
+    """Graphs by kind, over tensors that all of them share."""
 
     def __init__(
         self,
@@ -91,7 +116,7 @@ class DecodeGraphs:
         self._sizes = decode_buckets(limits.max_slots)
         self._bucket_by_rows = np.searchsorted(self._sizes, np.arange(self._sizes[-1] + 1))
         most = self._sizes[-1]
-        self._ring = make_ring(most, _WRITES_PER_ROW * most + _SPARE_WRITES, device)
+        self._ring = make_ring(most, device)
         self._rows = StagedRows(
             **{
                 name: torch.zeros(most, dtype=torch.int64, device=device)
@@ -105,31 +130,42 @@ class DecodeGraphs:
             by_row=_row_columns(most, device),
             positions=torch.zeros(most, dtype=torch.int64, device=device),
         )
+        self._shares = StagedShares(
+            num_items=torch.zeros(1, dtype=torch.int32, device=device),
+            items=torch.zeros(_MAX_ITEMS, 3, dtype=torch.int32, device=device),
+            row_tokens=torch.zeros(most, dtype=torch.int32, device=device),
+        )
+        self._last_work: tuple[tuple[PrefixGroup, ...], int, SharedWork] | None = None
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._tokens = torch.arange(most, dtype=torch.int64, device=device)
-        self._graphs: dict[tuple[int, Tail], _Captured] = {}
-
-    @property
-    def tails(self) -> tuple[Tail, ...]:
-        """What is captured for every number of rows."""
-        return (Tail.BEST, Tail.LOGITS) if self._choose is None else (*Tail,)[:3]
+        self._graphs: dict[_Kind, _Captured] = {}
 
     @property
     def num_graphs(self) -> int:
         """How many will be captured."""
-        return len(self._sizes) * len(self.tails)
+        return len(self._kinds())
+
+    def _kinds(self) -> list[_Kind]:
+        tails = (Tail.BEST, Tail.LOGITS) if self._choose is None else CAPTURED_TAILS
+        return [
+            _Kind(num_rows=size, tail=tail, is_shared=is_shared)
+            for size in reversed(self._sizes)
+            for tail in tails
+            for is_shared in (False, True)
+            if not is_shared or has_shared_graph(size, tail)
+        ]
 
     def capture(self, progress: ProgressCallback) -> None:
         """Capture them all, the largest first: the others then find memory enough."""
-        wanted = [(size, tail) for size in reversed(self._sizes) for tail in self.tails]
-        for number, (size, tail) in enumerate(wanted):
-            progress(number, len(wanted))
+        kinds = self._kinds()
+        for number, kind in enumerate(kinds):
+            progress(number, len(kinds))
 
-            def work(size: int = size, tail: Tail = tail) -> torch.Tensor | None:
-                return self._run(size, tail)
+            def work(kind: _Kind = kind) -> torch.Tensor | None:
+                return self._run(kind)
 
             graph, logits = self._maker.capture(work)
-            self._graphs[size, tail] = _Captured(graph=graph, logits=logits)
+            self._graphs[kind] = _Captured(graph=graph, logits=logits)
         self._ring.restart()
 
     def can_launch(self, batch: ScheduleBatch) -> bool:
@@ -146,32 +182,52 @@ class DecodeGraphs:
         """See ``CapturedSteps``."""
         if tail is Tail.DRAWN and self._choose is None:
             tail = Tail.LOGITS
-        num_rows = len(batch.decodes.slots)
+        decodes = batch.decodes
+        num_rows = len(decodes.slots)
         size = self._sizes[self._bucket_by_rows[num_rows]]
-        self._write(self._ring.vacant_words(), batch, size)
-        captured = self._graphs[size, tail]
+        kind = _Kind(
+            num_rows=size,
+            tail=tail,
+            is_shared=bool(decodes.groups) and has_shared_graph(size, tail),
+        )
+        words = self._ring.vacant_words()
+        self._write(words, batch, size)
+        if kind.is_shared:
+            self._write_shares(words, decodes, size)
+        captured = self._graphs[kind]
         captured.graph.replay()
         logits = None if captured.logits is None else captured.logits[:num_rows]
         return LaunchedGraph(outcome=self._ring.launched(num_rows), logits=logits)
 
     def _write(self, words: Int32Array, batch: ScheduleBatch, size: int) -> None:
-        num_rows, max_rows = len(batch.decodes.slots), self._ring.words.max_rows
+        num_rows, layout = len(batch.decodes.slots), self._ring.words
         words[0] = num_rows
         words[1] = 0
-        for first, values in (
-            (HEADER, batch.decodes.slots),
-            (HEADER + max_rows, batch.decodes.starts),
-        ):
+        columns = ((HEADER, batch.decodes.slots), (HEADER + layout.max_rows, batch.decodes.starts))
+        for first, values in columns:
             words[first : first + num_rows] = values
             words[first + num_rows : first + size] = 0
         if batch.page_writes:
-            max_writes = self._ring.words.max_writes
-            table = words[HEADER + 2 * max_rows :][: 3 * max_writes].reshape(3, max_writes)
-            words[1] = _write_pages(table, batch.page_writes)
+            room = words[layout.first_write : layout.first_item]
+            words[1] = _write_pages(room.reshape(3, -1), batch.page_writes)
 
-    def _run(self, size: int, tail: Tail) -> torch.Tensor | None:
+    def _write_shares(self, words: Int32Array, decodes: DecodeRows, size: int) -> None:
+        num_rows, layout = len(decodes.slots), self._ring.words
+        last = self._last_work
+        if last is not None and last[1] == num_rows and last[0] == decodes.groups:
+            work = last[2]
+        else:
+            work = shared_work_items(decodes.groups, num_rows, layout.max_items)
+            self._last_work = (decodes.groups, num_rows, work)
+        words[2] = work.num_items
+        first = HEADER + 2 * layout.max_rows
+        words[first : first + num_rows] = work.row_tokens
+        words[first + num_rows : first + size] = 0
+        words[layout.first_item : layout.num_words] = work.items.ravel()
+
+    def _run(self, kind: _Kind) -> torch.Tensor | None:
         """The work of one step, captured or not."""
-        slots = self._slots
+        slots, size, tail = self._slots, kind.num_rows, kind.tail
         stage_step(
             self._ring.words,
             SlotTensors(
@@ -180,12 +236,15 @@ class DecodeGraphs:
                 finished=slots.finished,
             ),
             self._rows,
-            self._draws if tail is Tail.DRAWN else None,
+            StepExtras(
+                draws=self._draws if tail is Tail.DRAWN else None,
+                shares=self._shares if kind.is_shared else None,
+            ),
             num_rows=size,
             page_size=self._limits.page_size,
         )
         head = HeadResult.BEST if tail is Tail.BEST else HeadResult.LOGITS
-        output = self._forward.run_head(self._batch(size), head, is_dependent=True)
+        output = self._forward.run_head(self._batch(kind), head, is_dependent=True)
         if tail is Tail.LOGITS:
             return output.logits
         if output.best_values is not None and output.best_ids is not None:
@@ -197,8 +256,14 @@ class DecodeGraphs:
             record_chosen(tokens, is_valid, self._record(), is_dependent=True)
         return None
 
-    def _batch(self, size: int) -> ForwardBatch:
-        rows = self._rows
+    def _batch(self, kind: _Kind) -> ForwardBatch:
+        rows, shares, size = self._rows, self._shares, kind.num_rows
+        prefixes = SharedPrefixes(
+            first_row=0,
+            num_items=shares.num_items,
+            items=shares.items,
+            row_tokens=shares.row_tokens[:size],
+        )
         return ForwardBatch(
             token_ids=rows.token_ids[:size],
             positions=rows.positions[:size],
@@ -211,6 +276,7 @@ class DecodeGraphs:
             row_starts=np.arange(size + 1, dtype=np.int32),
             row_lengths=np.full(size, self._limits.context_length, dtype=np.int32),
             page_size=self._limits.page_size,
+            shared_prefixes=prefixes if kind.is_shared else None,
         )
 
     def _record(self) -> RecordTensors:
@@ -257,12 +323,13 @@ def _first(columns: DrawColumns, num_rows: int) -> DrawColumns:
     )
 
 
-def make_ring(max_rows: int, max_writes: int, device: torch.device) -> StepRing:
+def make_ring(max_rows: int, device: torch.device) -> StepRing:
     """Page-locked where the device is a GPU; on a CPU it is the device's own memory."""
     is_gpu = device.type == "cuda"
     return StepRing(
         max_rows=max_rows,
-        max_writes=max_writes,
+        max_writes=_WRITES_PER_ROW * max_rows + _SPARE_WRITES,
+        max_items=_MAX_ITEMS,
         device=device,
         make_event=torch.cuda.Event if is_gpu else _NoEvent,
         is_pinned=is_gpu,

@@ -1,12 +1,14 @@
-"""Owns the sizes of captured steps; captures none. Pure."""
+"""Owns which steps are captured, and their sizes; captures none. Pure."""
+
+from mizzen_worker.model_executor.slot_sampling import Tail
 
 MAX_DECODE_ROWS = 1024
 _SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 _PREFILL_TOKENS = (64, 128, 256, 512, 1024, 2048)
 _PREFILL_ROWS = (16, 64, 256)
 """One of them is the padding's."""
-NUM_TAILS = 3
-"""Captured decode steps of each size; see ``Tail``."""
+_LEAST_SHARED_ROWS = 16
+CAPTURED_TAILS = (Tail.BEST, Tail.DRAWN, Tail.LOGITS)
 
 
 def decode_buckets(max_rows: int) -> tuple[int, ...]:
@@ -26,6 +28,16 @@ def prefill_buckets(context_length: int) -> tuple[tuple[int, int], ...]:
     )
 
 
+def has_shared_graph(num_rows: int, tail: Tail) -> bool:
+    """Whether there is a decode graph that reads shared prefixes once, beside one that does not.
+
+    Few rows save little, and what follows the logits eagerly takes longer than is saved.
+    """
+    return num_rows >= _LEAST_SHARED_ROWS and tail is not Tail.LOGITS
+
+
 def num_graphs(max_rows: int, context_length: int) -> int:
     """At most so many are captured for a runner."""
-    return NUM_TAILS * len(decode_buckets(max_rows)) + len(prefill_buckets(context_length))
+    kinds = [(size, tail) for size in decode_buckets(max_rows) for tail in CAPTURED_TAILS]
+    num_shared = sum(has_shared_graph(size, tail) for size, tail in kinds)
+    return len(kinds) + num_shared + len(prefill_buckets(context_length))

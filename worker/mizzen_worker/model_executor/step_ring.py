@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from mizzen_worker.contracts.batch import Int32Array
-from mizzen_worker.kernels.gpu.stage_step import StepWords
+from mizzen_worker.kernels.gpu.stage_step import HEADER, StepWords
 from mizzen_worker.model_executor.device_link import CopyEvent
 
 _NUM_PLACES = 4
@@ -53,19 +53,21 @@ class StepRing:
         *,
         max_rows: int,
         max_writes: int,
+        max_items: int,
         device: torch.device,
         make_event: Callable[[], CopyEvent],
         is_pinned: bool,
     ) -> None:
-        num_words = -(-StepWords.num_words(max_rows, max_writes) // 32) * 32
-        ring = torch.zeros(_NUM_PLACES, num_words, dtype=torch.int32, pin_memory=is_pinned)
         self.outcome = torch.zeros(_NUM_PLACES, max_rows, dtype=torch.int64, pin_memory=is_pinned)
         """[places, max_rows] int64 host; see ``record_step``."""
+        num_words = -(-(HEADER + 3 * (max_rows + max_writes + max_items)) // 32) * 32
+        ring = torch.zeros(_NUM_PLACES, num_words, dtype=torch.int32, pin_memory=is_pinned)
         self.words = StepWords(
             ring=ring,
             counter=torch.zeros(1, dtype=torch.int32, device=device),
             max_rows=max_rows,
             max_writes=max_writes,
+            max_items=max_items,
         )
         self._places = [
             _Place(*rows, make_event()) for rows in zip(ring, self.outcome, strict=True)

@@ -15,6 +15,8 @@ from mizzen_worker.kernels.gpu.stage_step import (
     SlotTensors,
     StagedDraws,
     StagedRows,
+    StagedShares,
+    StepExtras,
     StepWords,
     stage_step,
 )
@@ -27,6 +29,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PLACES = 2
 MAX_ROWS = 40
 MAX_WRITES = 300
+MAX_ITEMS = 11
 CONTEXT = 64
 
 
@@ -64,13 +67,14 @@ def empty_rows() -> StagedRows:
 
 
 def ring_of() -> StepWords:
-    num_words = StepWords.num_words(MAX_ROWS, MAX_WRITES) + 5
+    num_words = HEADER + 3 * (MAX_ROWS + MAX_WRITES + MAX_ITEMS) + 5
     words = torch.full((PLACES, num_words), 1 << 30, dtype=torch.int32)  # Nobody reads the rest.
     return StepWords(
         ring=words.pin_memory() if DEVICE.type == "cuda" else words,
         counter=torch.zeros(1, dtype=torch.int32, device=DEVICE),
         max_rows=MAX_ROWS,
         max_writes=MAX_WRITES,
+        max_items=MAX_ITEMS,
     )
 
 
@@ -98,7 +102,7 @@ def fill(
     words[HEADER + MAX_ROWS : HEADER + MAX_ROWS + bucket] = 0
     words[HEADER : HEADER + num_rows] = decodes.slots
     words[HEADER + MAX_ROWS : HEADER + MAX_ROWS + num_rows] = decodes.starts
-    first = HEADER + 2 * MAX_ROWS
+    first = HEADER + 3 * MAX_ROWS
     for column, values in enumerate(zip(*writes, strict=True)):
         at = first + column * MAX_WRITES
         words[at : at + len(writes)] = values
@@ -157,7 +161,7 @@ def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_w
                 finished=state.finished,
             ),
             rows,
-            draws if step % 2 else None,
+            StepExtras(draws=draws if step % 2 else None),
             num_rows=bucket,
             page_size=page_size,
         )
@@ -184,6 +188,36 @@ def test_equals_the_eager_path(page_size: int, num_rows: int, bucket: int, num_w
         assert ring.counter.item() == step + 1
 
 
+@pytest.mark.parametrize("num_items", [0, 1, MAX_ITEMS])
+def test_shared_prefixes_are_staged(num_items: int) -> None:
+    dice = np.random.default_rng(num_items)
+    state, ring, rows, bucket = SlotState(limits_of(4), DEVICE), ring_of(), empty_rows(), 24
+    shares = StagedShares(
+        num_items=torch.zeros(1, dtype=torch.int32, device=DEVICE),
+        items=torch.full((MAX_ITEMS, 3), -7, dtype=torch.int32, device=DEVICE),
+        row_tokens=torch.full((MAX_ROWS,), -7, dtype=torch.int32, device=DEVICE),
+    )
+    words = ring.ring[0].numpy()
+    slots = np.arange(1, 21, dtype=np.int32)
+    fill(words, DecodeRows(slots=slots, starts=slots), [(1, 2, 3)], bucket)
+    words[2] = num_items
+    words[HEADER + 2 * MAX_ROWS :][:bucket] = dice.integers(0, 64, bucket)
+    words[ring.first_item : ring.num_words] = dice.integers(0, 64, 3 * MAX_ITEMS)
+    tensors = SlotTensors(
+        page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
+    )
+    extras = StepExtras(shares=shares)
+    stage_step(ring, tensors, rows, extras, num_rows=bucket, page_size=4)
+    assert shares.num_items.tolist() == [num_items]
+    items = words[ring.first_item :][: 3 * num_items].reshape(-1, 3)
+    assert shares.items[:num_items].tolist() == items.tolist()
+    assert (shares.items[num_items:] == -7).all()
+    shared = words[HEADER + 2 * MAX_ROWS :][:bucket]
+    assert shares.row_tokens[:bucket].tolist() == shared.tolist()
+    assert (shares.row_tokens[bucket:] == -7).all()
+    assert state.page_table[1, 2] == 3
+
+
 def test_the_count_may_come_round() -> None:
     state, ring, rows = SlotState(limits_of(4), DEVICE), ring_of(), empty_rows()
     slots = SlotTensors(
@@ -193,7 +227,7 @@ def test_the_count_may_come_round() -> None:
     nobody = np.empty(0, dtype=np.int32)
     for place in (1, 0, 1):
         fill(ring.ring[place].numpy(), DecodeRows(slots=nobody, starts=nobody), [], 4)
-        stage_step(ring, slots, rows, None, num_rows=4, page_size=4)
+        stage_step(ring, slots, rows, StepExtras(), num_rows=4, page_size=4)
         assert rows.current.tolist() == [place, 0]
 
 
@@ -204,7 +238,7 @@ def test_a_step_without_rows_is_padding_alone() -> None:
     slots = SlotTensors(
         page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
     )
-    stage_step(ring, slots, rows, None, num_rows=4, page_size=4)
+    stage_step(ring, slots, rows, StepExtras(), num_rows=4, page_size=4)
     assert rows.kv_locations[:5].tolist() == [0, 0, 0, 0, -7]
     assert rows.current.tolist() == [0, 0]
     assert not state.page_table.any()
@@ -216,7 +250,7 @@ def test_rows_beyond_the_words_are_refused() -> None:
         page_table=state.page_table, last_tokens=state.last_tokens, finished=state.finished
     )
     with pytest.raises(ValueError, match="41 rows"):
-        stage_step(ring_of(), slots, empty_rows(), None, num_rows=41, page_size=4)
+        stage_step(ring_of(), slots, empty_rows(), StepExtras(), num_rows=41, page_size=4)
 
 
 def compile_all(capability: int) -> None:
@@ -230,11 +264,13 @@ def compile_all(capability: int) -> None:
             (1,),
             *(word, word, word, wide, flags, wide, wide, wide, wide, word, word),
             *((*draws, wide) if has_draws else (None,) * 11),
+            *((word, word, word) if has_draws else (None,) * 3),
             *(block, 4096, 2560, 512, 1088, 16),
             PLACES=4,
             ROWS=block,
             WRITES=module._WRITES,
             HAS_DRAWS=has_draws,
+            ITEM_WORDS=512 if has_draws else 0,
             num_warps=4,
         )
 

@@ -5,9 +5,10 @@ lie in page-locked memory that the device reads by itself, so a step needs no co
 of them, because the host writes the next step's words while this step waits its turn; the device
 counts the captured steps itself (``counter``), and so does the host.
 
-Words of one place in the ring, int32 (``StepWords``): number of rows, number of page writes,
-nothing up to ``HEADER``; slots [max_rows] and positions [max_rows], zeros behind the rows up to the
-bucket's size; slots, columns and pages of page writes [max_writes] each.
+Words of one place in the ring, int32: number of rows, of page writes and of items of shared
+prefixes, nothing up to ``HEADER``; slots, positions and shared tokens [max_rows] each, zeros behind
+the rows up to the bucket's size; slots, columns and pages of page writes [max_writes] each; items
+[max_items, 3]. ``StepWords`` says where. Shared tokens and items are read where they are staged.
 
 One program: rows may read pages that this step enters.
 """
@@ -34,11 +35,22 @@ class StepWords:
     counter: torch.Tensor
     max_rows: int
     max_writes: int
+    max_items: int
 
-    @staticmethod
-    def num_words(max_rows: int, max_writes: int) -> int:
+    @property
+    def first_write(self) -> int:
+        """Where page writes begin."""
+        return HEADER + 3 * self.max_rows
+
+    @property
+    def first_item(self) -> int:
+        """Where items begin."""
+        return self.first_write + 3 * self.max_writes
+
+    @property
+    def num_words(self) -> int:
         """Words of one place."""
-        return HEADER + 2 * max_rows + 3 * max_writes
+        return self.first_item + 3 * self.max_items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +107,26 @@ class StagedDraws:
     positions: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedShares:
+    """Shared prefixes of the rows, as in ``SharedPrefixes``; all int32, contiguous.
+
+    ``num_items`` [1], ``items`` [max_items, 3], ``row_tokens`` [rows].
+    """
+
+    num_items: torch.Tensor
+    items: torch.Tensor
+    row_tokens: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepExtras:
+    """What some steps need beside their rows."""
+
+    draws: StagedDraws | None = None
+    shares: StagedShares | None = None
+
+
 @triton.jit
 def _stage_draws(
     slots,
@@ -145,6 +177,9 @@ def _stage_step(
     row_top_k,
     row_seeds,
     row_draw_positions,
+    num_items,
+    items,
+    row_tokens,
     num_bucket_rows,
     place_stride,
     table_stride,
@@ -155,6 +190,7 @@ def _stage_step(
     ROWS: tl.constexpr,
     WRITES: tl.constexpr,
     HAS_DRAWS: tl.constexpr,
+    ITEM_WORDS: tl.constexpr,
 ):
     number = tl.load(counter)
     place = (number & 0x7FFFFFFF) % PLACES  # The count comes round once in weeks.
@@ -165,7 +201,7 @@ def _stage_step(
     starts = tl.load(words + _HEADER + max_rows + rows, mask=is_row, other=0)
     num_rows = tl.load(words)
     num_writes = tl.load(words + 1)
-    writes = words + _HEADER + 2 * max_rows
+    writes = words + _HEADER + 3 * max_rows
     for first in range(0, num_writes, WRITES):
         index = first + tl.arange(0, WRITES)
         is_write = index < num_writes
@@ -202,6 +238,15 @@ def _stage_step(
             row_seeds,
             row_draw_positions,
         )
+    if ITEM_WORDS > 0:
+        shared = tl.load(words + _HEADER + 2 * max_rows + rows, mask=is_row, other=0)
+        tl.store(row_tokens + rows, shared, mask=is_row)
+        count = tl.load(words + 2)
+        index = tl.arange(0, ITEM_WORDS)
+        is_item = index < 3 * count
+        item = tl.load(writes + 3 * max_writes + index, mask=is_item, other=0)
+        tl.store(items + index, item, mask=is_item)
+        tl.store(num_items, count)
     tl.store(current, place)
     tl.store(current + 1, num_rows)
     # Released: kernels behind this one may begin when it exits, and look at slots and pages before
@@ -214,7 +259,7 @@ def stage_step(
     words: StepWords,
     slots: SlotTensors,
     rows: StagedRows,
-    draws: StagedDraws | None,
+    extras: StepExtras,
     *,
     num_rows: int,
     page_size: int,
@@ -234,7 +279,8 @@ def stage_step(
         rows.row_slots,
         rows.row_lengths,
         rows.current,
-        *_draw_arguments(draws, num_rows),
+        *_draw_arguments(extras.draws, num_rows),
+        *_share_arguments(words, extras.shares, num_rows),
         num_rows,
         words.ring.stride(0),
         slots.page_table.stride(0),
@@ -244,7 +290,8 @@ def stage_step(
         PLACES=len(words.ring),
         ROWS=block,
         WRITES=_WRITES,
-        HAS_DRAWS=draws is not None,
+        HAS_DRAWS=extras.draws is not None,
+        ITEM_WORDS=triton.next_power_of_2(3 * words.max_items) if extras.shares else 0,
         num_warps=4,
     )
 
@@ -264,8 +311,20 @@ def _draw_arguments(draws: StagedDraws | None, num_rows: int) -> tuple[torch.Ten
     return (*columns[0], *by_row)
 
 
+def _share_arguments(
+    words: StepWords, shares: StagedShares | None, num_rows: int
+) -> tuple[torch.Tensor | None, ...]:
+    if shares is None:
+        return (None, None, None)
+    is_sound = shares.items.is_contiguous() and shares.row_tokens.is_contiguous()
+    if not is_sound or len(shares.items) < words.max_items or len(shares.row_tokens) < num_rows:
+        message = f"shared prefixes need {words.max_items} items and {num_rows} rows, contiguous"
+        raise ValueError(message)
+    return (shares.num_items, shares.items, shares.row_tokens)
+
+
 def _require_shapes(words: StepWords, slots: SlotTensors, rows: StagedRows, num_rows: int) -> None:
-    least = StepWords.num_words(words.max_rows, words.max_writes)
+    least = words.num_words
     if len(words.ring) & (len(words.ring) - 1):
         message = f"a ring of {len(words.ring)} places; give it a power of two"
         raise ValueError(message)
