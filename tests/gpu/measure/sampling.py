@@ -148,9 +148,8 @@ def check_company(vocab_size: int) -> None:
     plainly, _ = draw(logits, given, PLAIN)
     assert torch.equal(together, plainly)
     for index in range(0, 256, 23):
-        one = DrawParameters(
-            **{name: getattr(given, name)[index : index + 1] for name in kernels._PARAMETERS}
-        )
+        taken = (tensor[index : index + 1] for tensor in given.tensors())
+        one = DrawParameters(**dict(zip(kernels._PARAMETERS, taken, strict=True)))
         alone, _ = draw(logits[index : index + 1], one, dependent())
         assert alone.item() == together[index].item(), index
     results: list[torch.Tensor] = []
@@ -260,20 +259,38 @@ def time_variants(readings: Readings, vocab_size: int, num_rows: int) -> None:
         readings.add(name, us, num_bytes=num_rows * vocab_size * 4)
     maxima, sums = block_statistics(logits[0], given)
     listed = torch.empty_like(maxima, dtype=torch.int32)
-    columns = [getattr(given, name) for name in kernels._PARAMETERS]
-    for num_warps in (4, 8, 16):
+    flat = torch.randn(num_rows, vocab_size, device="cuda")
+    open_rows = parameters([{"temperature": 1.0, "top_p": 0.9}] * num_rows)
+    for name, tensor, rows in (("few", logits[0], given), ("many", flat, open_rows)):
+        for num_warps, stages, limit in (
+            *((4, 1, None), (8, 1, None), (16, 1, None)),
+            *((8, 2, 128), (8, 3, None), (16, 2, None), (16, 3, None)),
+        ):
 
-        def choose(num_warps: int = num_warps) -> None:
-            kernels._choice_kernel[(num_rows,)](
-                *(logits[0], maxima, sums, listed, *columns, tokens, is_valid),
-                *(vocab_size, logits[0].stride(0), num_blocks),
-                N=triton.next_power_of_2(num_blocks),
-                num_warps=num_warps,
-                **dependent(),
+            def choose(
+                num_warps: int = num_warps,
+                stages: int = stages,
+                limit: int | None = limit,
+                tensor: torch.Tensor = tensor,
+                rows: DrawParameters = rows,
+            ) -> None:
+                options = {} if limit is None else {"maxnreg": limit}
+                statistics = block_statistics(tensor, rows, dependent())
+                kernels._choice_kernel[(num_rows,)](
+                    *(tensor, *statistics, listed, *rows.tensors(), tokens, is_valid),
+                    *(vocab_size, tensor.stride(0), num_blocks),
+                    N=triton.next_power_of_2(num_blocks),
+                    STAGES=stages,
+                    num_warps=num_warps,
+                    **options,
+                    **dependent(),
+                )
+
+            us = time_work(lambda: [choose() for _ in range(4)]) / 4
+            facts = {"warps": num_warps, "stages": stages, "maxnreg": limit}
+            readings.add(
+                f"{vocab_size} x {num_rows} statistics and choice, {name} kept", us, **facts
             )
-
-        us = time_work(lambda: [choose() for _ in range(4)]) / 4
-        readings.add(f"{vocab_size} x {num_rows} choice alone, {num_warps} warps", us)
 
 
 def measure(readings: Readings) -> None:

@@ -232,6 +232,7 @@ def compile_all(capability: int) -> None:
             *(real, real, real, whole, *parameters, long, torch.bool),
             *sizes,
             N=blocks_bound,
+            STAGES=module._CHOICE_STAGES,
             num_warps=module._CHOICE_WARPS,
             **launch,
         )

@@ -38,6 +38,8 @@ _BLOCK_SIZE = 128
 _BLOCKS_PER_PROGRAM = 16
 _STATISTICS_WARPS = 4
 _CHOICE_WARPS = 8
+_CHOICE_STAGES = 1
+"""Of the loop over listed blocks; more take more registers than two programs a processor have."""
 _LEAST = tl.constexpr(1.1754943508222875e-38)
 """The least normal float32."""
 _LOG2_E = tl.constexpr(1.4426950408889634)
@@ -63,6 +65,13 @@ class DrawParameters:
     """int64."""
     positions: torch.Tensor
     """int32 or int64."""
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """In the order of the fields."""
+        return (
+            *(self.temperatures, self.top_k, self.top_p, self.min_p),
+            *(self.seeds, self.positions),
+        )
 
 
 @triton.jit
@@ -151,6 +160,7 @@ def _choice_kernel(
     row_stride,
     num_blocks,
     N: tl.constexpr,
+    STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One row; N is a power of two from ``num_blocks`` on."""
@@ -204,7 +214,18 @@ def _choice_kernel(
             )
             num_listed = list_blocks(block_max, lower, listed, num_blocks, N)
             cut, ties = choose_cut(
-                logits, listed, num_listed, vocab_size, largest, scale, lower, total, k, has_k, p
+                logits,
+                listed,
+                num_listed,
+                vocab_size,
+                largest,
+                scale,
+                lower,
+                total,
+                k,
+                has_k,
+                p,
+                STAGES,
             )
             if ties > 0:
                 last_id = find_tie(
@@ -323,8 +344,7 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Tokens [n] int64, always inside the vocabulary, and validity [n] bool; see the module."""
     num_rows, vocab_size = logits.shape
-    for name in _PARAMETERS:
-        column = getattr(parameters, name)
+    for name, column in zip(_PARAMETERS, parameters.tensors(), strict=True):
         is_fit = column.shape == (num_rows,) and column.is_contiguous()
         _require(is_fit, f"{name}: shape {tuple(column.shape)}; give [{num_rows}], contiguous")
     tokens, is_valid = _outputs(num_rows, logits.device)
@@ -337,18 +357,14 @@ def draw(
         maxima,
         sums,
         torch.empty_like(maxima, dtype=torch.int32),
-        parameters.temperatures,
-        parameters.top_k,
-        parameters.top_p,
-        parameters.min_p,
-        parameters.seeds,
-        parameters.positions,
+        *parameters.tensors(),
         tokens,
         is_valid,
         vocab_size,
         logits.stride(0),
         num_blocks,
         N=max(triton.next_power_of_2(num_blocks), _BLOCK_SIZE),
+        STAGES=_CHOICE_STAGES,
         num_warps=_CHOICE_WARPS,
         **launch,
     )

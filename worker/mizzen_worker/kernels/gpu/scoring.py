@@ -55,6 +55,7 @@ def _gather_best(
         just_below(lower),
         count,
         IS_MASS=False,
+        STAGES=1,
     )
     # Where fewer are above minus infinity, the others equal it.
     ties = count - count_high

@@ -179,7 +179,18 @@ def _by_lane(amount):
 
 
 @triton.jit
-def _sum_above(logits, listed, num_listed, vocab_size, largest, scale, first, second, third):
+def _sum_above(
+    logits,
+    listed,
+    num_listed,
+    vocab_size,
+    largest,
+    scale,
+    first,
+    second,
+    third,
+    STAGES: tl.constexpr,
+):
     """How many tokens lie above each of three values, and their weight."""
     count_1 = tl.zeros((CHUNK * _LANES,), tl.int32)
     count_2 = tl.zeros((CHUNK * _LANES,), tl.int32)
@@ -187,7 +198,7 @@ def _sum_above(logits, listed, num_listed, vocab_size, largest, scale, first, se
     mass_1 = tl.zeros((CHUNK * _LANES,), tl.float32)
     mass_2 = tl.zeros((CHUNK * _LANES,), tl.float32)
     mass_3 = tl.zeros((CHUNK * _LANES,), tl.float32)
-    for start in range(0, num_listed, CHUNK):
+    for start in tl.range(0, num_listed, CHUNK, num_stages=STAGES):
         _place, _block, _column, value = load_listed(logits, listed, start, num_listed, vocab_size)
         weight = weigh(value, largest, scale)
         count_1 += _by_lane((value > first).to(tl.int32))
@@ -212,7 +223,16 @@ def _between(low, high, part, parts, is_even):
 
 @triton.jit
 def find_cut(
-    logits, listed, num_listed, vocab_size, largest, scale, lowest, needed, IS_MASS: tl.constexpr
+    logits,
+    listed,
+    num_listed,
+    vocab_size,
+    largest,
+    scale,
+    lowest,
+    needed,
+    IS_MASS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Narrow (low, high] to the last kept token: above ``low`` lies enough, above ``high`` not.
 
@@ -236,7 +256,7 @@ def find_cut(
         second = _between(low, high, 2 - skipped, 4 - skipped, is_even)
         third = _between(low, high, 3 - skipped, 4 - skipped, is_even)
         count_1, count_2, count_3, mass_1, mass_2, mass_3 = _sum_above(
-            logits, listed, num_listed, vocab_size, largest, scale, first, second, third
+            logits, listed, num_listed, vocab_size, largest, scale, first, second, third, STAGES
         )
         if IS_MASS:
             is_enough_1 = mass_1.to(tl.float64) >= needed
@@ -350,6 +370,7 @@ def choose_cut(
     top_k,
     has_k,
     top_p,
+    STAGES: tl.constexpr,
 ):
     """Where top-k and top-p cut: tokens above the value stay, and so many of those that equal it.
 
@@ -362,7 +383,16 @@ def choose_cut(
     mass = total
     if has_k != 0:
         low, high, count_low, count_high, mass_low, mass_high = find_cut(
-            logits, listed, num_listed, vocab_size, largest, scale, lowest, top_k, IS_MASS=False
+            logits,
+            listed,
+            num_listed,
+            vocab_size,
+            largest,
+            scale,
+            lowest,
+            top_k,
+            IS_MASS=False,
+            STAGES=STAGES,
         )
         room = top_k - count_high
         is_whole = (low == high) | (count_low - count_high <= room)
@@ -376,7 +406,16 @@ def choose_cut(
         # Whole numbers of equal tokens come out as in float64 elsewhere.
         needed = tl.maximum(top_p.to(tl.float64) * mass.to(tl.float64), 1e-38)
         low, high, count_low, count_high, mass_low, mass_high = find_cut(
-            logits, listed, num_listed, vocab_size, largest, scale, lowest, needed, IS_MASS=True
+            logits,
+            listed,
+            num_listed,
+            vocab_size,
+            largest,
+            scale,
+            lowest,
+            needed,
+            IS_MASS=True,
+            STAGES=STAGES,
         )
         weight = weigh(high, largest, scale).to(tl.float64)
         fitting = tl.ceil((needed - mass_high.to(tl.float64)) / weight)
