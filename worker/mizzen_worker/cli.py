@@ -22,6 +22,7 @@ OWN_VERBS = {
     "tokenizer": "mizzen_worker.verbs:tokenizer",
     "drain": "mizzen_worker.verbs:drain",
     "show-config": "mizzen_worker.verbs:show_config",
+    "plan-memory": "mizzen_worker.verbs:plan_memory",
     "bench": "mizzen_worker.verbs:bench",
     "completion": "mizzen_worker.verbs:completion",
 }

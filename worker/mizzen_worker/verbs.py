@@ -102,6 +102,13 @@ def bench(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def plan_memory(arguments: Sequence[str]) -> int:
+    """Tell what a model takes of a GPU's memory, without a GPU."""
+    from mizzen_worker.plan_memory import run  # noqa: PLC0415 - reads models, as few verbs do
+
+    return run(arguments)
+
+
 def completion(arguments: Sequence[str]) -> int:
     """Print a script for tab completion in bash, zsh or fish."""
     if len(arguments) != 1 or arguments[0] not in SHELLS:

@@ -15,6 +15,7 @@ from mizzen_worker.contracts.batch import Runner, RunnerLimits
 from mizzen_worker.contracts.errors import DeviceError, ModelLoadError
 from mizzen_worker.memory.plan import MemoryUse, PageSizes, choose_num_pages
 from mizzen_worker.model_executor.largest_step import trial_steps
+from mizzen_worker.model_executor.memory_estimate import GRAPH_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +87,6 @@ class SizingRequest:
     num_graphs: int
 
 
-_GRAPH_BYTES = 8 << 20
-"""What the driver takes for one captured step, beside the memory that all of them share."""
-
-
 def size_pool(request: SizingRequest, meter: MemoryMeter, make_runner: RunnerMaker) -> int:
     """Pages of the pool, the sink not counted.
 
@@ -106,7 +103,7 @@ def size_pool(request: SizingRequest, meter: MemoryMeter, make_runner: RunnerMak
         weights_bytes=weights_bytes,
         other_bytes=max(0, total_bytes - free_bytes - weights_bytes),
         step_bytes=step_bytes,
-        graphs_bytes=decode_bytes + request.num_graphs * _GRAPH_BYTES if request.num_graphs else 0,
+        graphs_bytes=decode_bytes + request.num_graphs * GRAPH_BYTES if request.num_graphs else 0,
     )
     page = PageSizes(page_size=limits.page_size, page_bytes=request.page_bytes)
     num_pages = choose_num_pages(use, page, request.kv_tokens)

@@ -1,0 +1,89 @@
+"""What a model takes of a GPU, told without one, for shapes whose sizes are known."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mizzen_worker import cli
+from mizzen_worker.bench.shapes import SHAPES
+
+
+def _folder(folder: Path, name: str) -> Path:
+    (folder / "config.json").write_text(json.dumps(dict(SHAPES[name])))
+    return folder
+
+
+def _plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, int]:
+    status = cli.main(["plan-memory", *arguments, "--json"])
+    found: dict[str, int] = json.loads(capsys.readouterr().out)
+    assert (status == 0) == (found["kv_tokens"] > 0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "kv_token_bytes"),
+    [("qwen06b", 0.596, 114_688), ("llama8b", 8.03, 131_072), ("qwen30b-a3b", 30.53, 98_304)],
+)
+def test_weights_and_kv_of_known_models(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    billions: float,
+    kv_token_bytes: int,
+) -> None:
+    found = _plan(capsys, str(_folder(tmp_path, name)), "--gpu-memory", "139.8")
+    assert found["weights_bytes"] / 2e9 == pytest.approx(billions, rel=0.001)
+    assert found["kv_token_bytes"] == kv_token_bytes
+    left = 0.9 * found["gpu_memory_bytes"] - found["weights_bytes"] - found["step_bytes"]
+    left -= found["graphs_bytes"] + found["cuda_bytes"]
+    assert found["left_bytes"] == pytest.approx(left, abs=2)
+    assert found["kv_tokens"] == (int(left) // (16 * kv_token_bytes) - 1) * 16
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _folder(tmp_path, "llama8b")
+    assert _plan(capsys, str(folder), "--gpu-memory", "16")["kv_tokens"] == 0
+    assert cli.main(["plan-memory", str(folder), "--gpu-memory", "16"]) == 1
+    assert "it does not fit" in capsys.readouterr().out
+    assert cli.main(["plan-memory", str(folder / "config.json"), "--gpu-memory", "80"]) == 0
+    text = capsys.readouterr().out
+    assert "KV memory        128.0 KiB  for one position" in text
+    assert "requests of the whole context" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere", "--gpu-memory", "8"], "nowhere: holds no config.json; give a model folder"),
+        (["m", "--gpu-memory", "x"], "'x' is not a number of GiB above 0"),
+        (["m"], "the following arguments are required: --gpu-memory"),
+        (["m", "--gpu-memory", "8", "--memory-fraction", "2"], "'2' is not a share of at most 1"),
+        (["m", "--gpu-memory", "8", "--page-size", "0"], "'0' is not a whole number from 1 up"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan-memory", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+
+
+def test_no_torch_is_loaded(tmp_path: Path) -> None:
+    program = (
+        "import sys; from mizzen_worker.cli import main;"
+        f"main(['plan-memory', {str(_folder(tmp_path, 'qwen06b'))!r}, '--gpu-memory', '80']);"
+        "print(sorted({'torch', 'triton', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )
+    assert done.stdout.endswith("[]\n")
