@@ -16,7 +16,7 @@ _ROW_BYTES = 256
 _MANY_PROGRAMS = 512
 """Programs of 2 warps that keep 132 multiprocessors reading."""
 _SOME_PROGRAMS = 256
-_MOST_SPLITS = 64
+_MOST_SPLITS = 16
 """One warp merges them, in registers: fewer where rows are wider."""
 _LEAST_TOKENS = 16
 """A tensor core's step along the positions."""
@@ -59,12 +59,12 @@ def decode_tile(work: DecodeWork, *, has_shared: bool = False) -> DecodeTile:
     """
     programs = work.num_rows * work.num_kv_heads
     wanted = _SOME_PROGRAMS if has_shared else _MANY_PROGRAMS
-    if programs >= _MANY_PROGRAMS and not has_shared:
-        tokens, num_warps, is_ahead = 64, 2, False
-    elif programs >= _SOME_PROGRAMS and not has_shared:
-        tokens, num_warps, is_ahead = 64, 4, True
-    else:
+    if has_shared:
         tokens, num_warps, is_ahead = 32, 2, True
+    elif programs >= _SOME_PROGRAMS:
+        tokens, num_warps, is_ahead = 64, 2, False
+    else:
+        tokens, num_warps, is_ahead = 64, 4, True
     tokens = _tokens(tokens, work.row_bytes)
     most = _power_below(-(-work.max_length // tokens))
     most = min(most, _power_below(_MOST_SPLITS * _ROW_BYTES // work.row_bytes), _MOST_SPLITS)

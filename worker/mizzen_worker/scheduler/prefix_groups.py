@@ -28,10 +28,14 @@ _MAX_LEVELS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRule:
-    """From how many rows, and how many shared positions, reading them once for all pays."""
+    """From how many rows, and how many shared positions, reading them once for all pays.
 
-    min_rows: int = 4
-    min_tokens: int = 256
+    Measured on an H200 with 32 and 256 rows: groups of 8 gain from 512 positions on at either, of 4
+    only with 1,024 positions and many rows.
+    """
+
+    min_rows: int = 8
+    min_tokens: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

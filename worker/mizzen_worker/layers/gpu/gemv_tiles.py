@@ -22,17 +22,17 @@ class Product(enum.Enum):
 
 _TILE_BY_SHAPE = {
     # qwen06b
-    (Product.QKV, 4096, 1024): GemvTile(warps=8, rows=2, ahead=4),
+    (Product.QKV, 4096, 1024): GemvTile(warps=16, rows=2, ahead=4),
     (Product.ADD, 1024, 2048): GemvTile(warps=8, rows=1, ahead=8),
-    (Product.GATE_UP, 6144, 1024): GemvTile(warps=4, rows=2, ahead=4),
+    (Product.GATE_UP, 6144, 1024): GemvTile(warps=8, rows=2, ahead=4),
     (Product.ADD, 1024, 3072): GemvTile(warps=8, rows=1, ahead=12),
     (Product.HEAD, 151_936, 1024): GemvTile(warps=4, rows=4, ahead=4),
     # llama8b
-    (Product.QKV, 6144, 4096): GemvTile(warps=8, rows=2, ahead=4),
-    (Product.ADD, 4096, 4096): GemvTile(warps=8, rows=2, ahead=4),
-    (Product.GATE_UP, 28_672, 4096): GemvTile(warps=4, rows=4, ahead=2),
+    (Product.QKV, 6144, 4096): GemvTile(warps=8, rows=2, ahead=2),
+    (Product.ADD, 4096, 4096): GemvTile(warps=8, rows=1, ahead=4),
+    (Product.GATE_UP, 28_672, 4096): GemvTile(warps=8, rows=2, ahead=4),
     (Product.ADD, 4096, 14_336): GemvTile(warps=8, rows=2, ahead=4),
-    (Product.HEAD, 128_256, 4096): GemvTile(warps=8, rows=1, ahead=8),
+    (Product.HEAD, 128_256, 4096): GemvTile(warps=4, rows=1, ahead=16),
     # qwen30b-a3b, attention and head
     (Product.QKV, 5120, 2048): GemvTile(warps=4, rows=2, ahead=4),
     (Product.ADD, 2048, 4096): GemvTile(warps=8, rows=1, ahead=8),

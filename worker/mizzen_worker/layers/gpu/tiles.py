@@ -43,8 +43,16 @@ Choices = Mapping[int, Tile | None]
 """By bucket."""
 
 
+_AHEAD = 1024
+"""Bytes of each weight line that are asked of L2 before the wait, where that was measured to pay."""
+
+
 def _tile(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> Tile:
     return Tile(rows=rows, columns=columns, depth=depth, stages=stages, splits=splits)
+
+
+def _eager(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> Tile:
+    return replace(_tile(rows, columns, depth, stages, splits), ahead=_AHEAD)
 
 
 def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
@@ -61,9 +69,9 @@ def _wide(rows: int, columns: int, depth: int, stages: int) -> Tile:
 
 _LLAMA_8B: Mapping[Matrix, Choices] = {
     Matrix(product=Product.QKV, outputs=6144, inputs=4096): {
-        16: _tile(16, 64, 128, 4),
-        32: _tile(32, 64, 128, 6),
-        64: _tile(64, 64, 128, 4),
+        16: _eager(16, 64, 256, 4),
+        32: _eager(32, 64, 128, 6),
+        64: _eager(64, 64, 128, 4),
         128: None,
         192: None,
         256: None,
@@ -80,7 +88,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         16: _pair(16, 64, 128, 4),
         32: _pair(32, 64, 128, 4),
         64: _pair(64, 64, 128, 4),
-        128: _pair(128, 64, 64, 5),
+        128: _pair(128, 64, 64, 3),
         192: None,
         256: _pair(256, 64, 64, 4, warps=8),
     },
@@ -94,7 +102,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
     },
     Matrix(product=Product.BEST, outputs=128256, inputs=4096): {
         16: _tile(16, 128, 128, 3),
-        32: _tile(32, 128, 64, 4),
+        32: _tile(32, 128, 128, 4),
         64: _tile(64, 128, 64, 4),
         128: _wide(128, 256, 64, 4),
         192: None,
@@ -104,11 +112,11 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
 
 _QWEN_06B: Mapping[Matrix, Choices] = {
     Matrix(product=Product.QKV, outputs=4096, inputs=1024): {
-        16: _tile(16, 64, 256, 3),
-        32: _tile(32, 64, 128, 4),
-        64: _tile(32, 64, 128, 4),
+        16: _eager(16, 64, 256, 3, splits=2),
+        32: _eager(32, 64, 256, 3, splits=2),
+        64: _eager(32, 64, 128, 4),
         128: _tile(64, 64, 128, 4),
-        192: None,
+        192: _tile(64, 64, 64, 6),
         256: _tile(128, 64, 64, 6),
     },
     Matrix(product=Product.ADD, outputs=1024, inputs=2048): {
@@ -116,30 +124,30 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _tile(32, 64, 256, 3, splits=4),
         64: _tile(32, 64, 256, 3, splits=4),
         128: _tile(64, 64, 128, 3, splits=4),
-        192: None,
+        192: _tile(64, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
     Matrix(product=Product.GATE_UP, outputs=6144, inputs=1024): {
-        16: _pair(16, 64, 128, 4),
-        32: _pair(32, 64, 128, 4),
-        64: _pair(32, 64, 128, 4),
-        128: _pair(64, 64, 64, 5),
+        16: _eager(16, 64, 128, 6),
+        32: _eager(32, 64, 128, 6),
+        64: _eager(64, 64, 128, 4),
+        128: _tile(128, 64, 64, 6),
         192: None,
-        256: _pair(128, 64, 64, 5),
+        256: _wide(128, 128, 64, 5),
     },
     Matrix(product=Product.ADD, outputs=1024, inputs=3072): {
-        16: _tile(16, 64, 256, 3, splits=4),
-        32: _tile(32, 64, 256, 3, splits=4),
+        16: _eager(16, 64, 256, 3, splits=6),
+        32: _eager(32, 64, 256, 3, splits=6),
         64: _tile(32, 64, 256, 3, splits=4),
         128: _tile(64, 64, 64, 6, splits=4),
-        192: None,
+        192: _tile(64, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
     Matrix(product=Product.BEST, outputs=151936, inputs=1024): {
         16: _tile(16, 128, 128, 3),
         32: _tile(32, 128, 64, 4),
         64: _tile(64, 128, 64, 4),
-        128: None,
+        128: _tile(128, 128, 64, 3),
         192: None,
         256: None,
     },
