@@ -4,6 +4,7 @@ One ``model.safetensors`` or the files of ``model.safetensors.index.json``.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,17 +19,23 @@ _UNUSED = (".rotary_emb.inv_freq", "lm_head.weight")
 
 
 class SafetensorsSource:
-    """Weights of a folder's safetensors files; each tensor is read when asked for."""
+    """Weights of a folder's safetensors files; each tensor is read when asked for.
+
+    Files stay open: each has a header with the names of its tensors, which are many in a mixture of
+    experts, and reading it again for each of them takes longer than the weights.
+    """
 
     def __init__(self, folder: Path, progress: ByteProgress) -> None:
         self._progress = progress
         self._folder = folder
         self._taken: set[str] = set()
         self._file_by_name: dict[str, Path] = {}
+        self._opened: dict[Path, Any] = {}
         for path in weight_files(folder):
             try:
-                with safe_open(path, framework="pt") as file:
-                    self._file_by_name.update(dict.fromkeys(file.keys(), path))
+                file: Any = safe_open(path, framework="pt")
+                self._opened[path] = file
+                self._file_by_name.update(dict.fromkeys(file.keys(), path))
             except (SafetensorError, OSError) as error:
                 message = f"{path}: not a readable safetensors file ({error}); download it again"
                 raise ModelLoadError(message) from error
@@ -50,16 +57,15 @@ class SafetensorsSource:
         path = self._file_by_name[place.name]
         self._taken.add(place.name)
         first, all_rows = (0, rows) if place.part is None else (place.part * rows, 2 * rows)
-        with safe_open(path, framework="pt") as file:
-            stored = file.get_slice(place.name)
-            shape = tuple(stored.get_shape())
-            if len(shape) != 3 or shape[1:] != (all_rows, columns) or expert >= shape[0]:
-                message = (
-                    f"{path}: tensor {place.name} has shape {shape}, config.json asks for more "
-                    f"than {expert} experts of {(all_rows, columns)}"
-                )
-                raise ModelLoadError(message)
-            weights: torch.Tensor = stored[expert, first : first + rows]
+        stored = self._opened[path].get_slice(place.name)
+        shape = tuple(stored.get_shape())
+        if len(shape) != 3 or shape[1:] != (all_rows, columns) or expert >= shape[0]:
+            message = (
+                f"{path}: tensor {place.name} has shape {shape}, config.json asks for more "
+                f"than {expert} experts of {(all_rows, columns)}"
+            )
+            raise ModelLoadError(message)
+        weights: torch.Tensor = stored[expert, first : first + rows]
         self._require_floating(path, place.name, weights)
         self._progress.add(weights.nbytes)
         return weights
@@ -73,8 +79,7 @@ class SafetensorsSource:
             )
             raise ModelLoadError(message)
         self._taken.add(name)
-        with safe_open(path, framework="pt") as file:
-            weights: torch.Tensor = file.get_tensor(name)
+        weights: torch.Tensor = self._opened[path].get_tensor(name)
         self._require_floating(path, name, weights)
         if tuple(weights.shape) != expected:
             message = (
