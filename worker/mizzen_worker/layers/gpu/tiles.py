@@ -44,7 +44,7 @@ Choices = Mapping[int, Tile | None]
 
 
 _AHEAD = 1024
-"""Bytes of each weight line that are asked of L2 before the wait, where that was measured to pay."""
+"""Bytes of each weight line asked of L2 before the wait, where that was measured to pay."""
 
 
 def _tile(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> Tile:
