@@ -21,18 +21,16 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from mizzen_worker.kernels.gpu.counter_random import uniform
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.token_filter import (
-    BLOCK,
     choose_cut,
     find_tie,
     list_blocks,
-    locate,
     lowest_kept,
     sum_kept,
-    weigh,
-    weigh_kept,
 )
+from mizzen_worker.kernels.gpu.token_weights import BLOCK, locate, weigh, weigh_kept
 
 _BLOCK_SIZE = 128
 _BLOCKS_PER_PROGRAM = 16
@@ -43,9 +41,6 @@ _CHOICE_STAGES = 1
 _LEAST = tl.constexpr(1.1754943508222875e-38)
 """The least normal float32."""
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_GOLDEN = tl.constexpr(-7046029254386353131)
-_FIRST = tl.constexpr(-4658895280553007687)
-_SECOND = tl.constexpr(-7723592293110705685)
 _PARAMETERS = ("temperatures", "top_k", "top_p", "min_p", "seeds", "positions")
 
 
@@ -72,27 +67,6 @@ class DrawParameters:
             *(self.temperatures, self.top_k, self.top_p, self.min_p),
             *(self.seeds, self.positions),
         )
-
-
-@triton.jit
-def _shift_right(value, bits: tl.constexpr):
-    """Logical shift of int64."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
-@triton.jit
-def _mix(value):
-    value = (value ^ _shift_right(value, 30)) * _FIRST
-    value = (value ^ _shift_right(value, 27)) * _SECOND
-    return value ^ _shift_right(value, 31)
-
-
-@triton.jit
-def uniform(seed, position):
-    """The float64 in [0, 1) of ``sampler/counter_random.py``, of int64 numbers."""
-    keyed = _mix(seed + _GOLDEN)
-    mixed = _mix(keyed ^ (position * _GOLDEN + _FIRST))
-    return _shift_right(mixed, 11).to(tl.float64) * 1.1102230246251565e-16
 
 
 @triton.jit

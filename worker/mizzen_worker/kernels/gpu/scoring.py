@@ -18,7 +18,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.sampling import block_statistics
 from mizzen_worker.kernels.gpu.token_filter import (
-    BLOCK,
     CHUNK,
     find_cut,
     find_tie,
@@ -26,8 +25,8 @@ from mizzen_worker.kernels.gpu.token_filter import (
     list_blocks,
     load_listed,
     lowest_kept,
-    weigh,
 )
+from mizzen_worker.kernels.gpu.token_weights import BLOCK, weigh
 
 MAX_BEST = 128
 """Most tokens that are put in order: each is compared with each."""
