@@ -147,6 +147,7 @@ class Bench:
             device_row_lengths=torch.from_numpy(lengths).to(DEVICE),
             row_starts=starts,
             row_lengths=lengths,
+            is_all_sampled=True,
             page_size=16,
         )
         settings = GpuSettings(

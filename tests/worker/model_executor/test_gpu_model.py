@@ -9,10 +9,11 @@ import pytest
 import torch
 from tests.worker.model_executor.rerun_graphs import RerunGraphs
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
-from tests.worker.model_executor.tiny_llama import random_prompt
+from tests.worker.model_executor.tiny_llama import random_prompt, reference_logits
 from tests.worker.model_executor.tiny_models import Tiny, save_tiny
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.request import LogprobParams, SamplingParams
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.gpu_model import (
     load_gpu_model,
@@ -66,6 +67,20 @@ def test_greedy_equals_transformers(tmp_path: Path, variant: str, *, is_captured
     driver.finish(driven)
     for request in driven:
         assert request.output == tiny.reference(request.prompt, 3).ids
+
+
+def test_scores_of_a_prompt_are_those_of_its_positions(tmp_path: Path) -> None:
+    """As many logits as tokens are wanted, but not in the order of the tokens."""
+    tiny = Tiny(tmp_path, save_tiny(tmp_path, "llama", num_hidden_layers=2))
+    sampling = SamplingParams(
+        max_new_tokens=1, seed=1, temperature=0.0, logprobs=LogprobParams(num_top=0, prompt_start=1)
+    )
+    request = Driven(1, random_prompt(3, 5), sampling)
+    RunnerDriver(runner_of(tmp_path, 16, is_captured=False)).generate(request)
+    scores = reference_logits(tiny.model, request.prompt).log_softmax(-1)
+    expected = [float(scores[i, token]) for i, token in enumerate(request.prompt[1:])]
+    assert request.prompt_logprobs == pytest.approx(expected, abs=1e-3)
+    assert request.output == tiny.reference(request.prompt, 1).ids
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ class ForwardBatch:
     row_lengths: npt.NDArray[np.int32]
     """[num_rows] int32 host: positions of the row that have KV after this step."""
     page_size: int
+    is_all_sampled: bool = False
+    """``sampled_tokens`` are all tokens, in their order; false is always safe."""
     shared_prefixes: SharedPrefixes | None = None
     """None where no rows share pages worth a pass of their own; readers may ignore it."""
 

@@ -276,6 +276,7 @@ class DecodeGraphs:
             row_starts=np.arange(size + 1, dtype=np.int32),
             row_lengths=np.full(size, self._limits.context_length, dtype=np.int32),
             page_size=self._limits.page_size,
+            is_all_sampled=True,
             shared_prefixes=prefixes if kind.is_shared else None,
         )
 

@@ -28,6 +28,7 @@ class PassInputs:
     row_starts: Int32Array
     row_lengths: Int32Array
     num_sampled: int
+    is_all_sampled: bool
     has_extends: bool
     has_decodes: bool
     has_groups: bool
@@ -81,6 +82,8 @@ def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -
         row_starts=row_starts,
         row_lengths=row_lengths,
         num_sampled=num_sampled,
+        # Each row has a token at least, so these are rows of one token, and nothing else is wanted.
+        is_all_sampled=num_sampled == len(wanted) == row_starts[-1],
         has_extends=bool(extends),
         has_decodes=num_decodes > 0,
         has_groups=bool(decodes.groups),
@@ -146,6 +149,7 @@ def unpack_pass(
         row_starts=inputs.row_starts,
         row_lengths=inputs.row_lengths,
         page_size=page_size,
+        is_all_sampled=inputs.is_all_sampled,
         shared_prefixes=_shared_prefixes(inputs, staged),
     )
 

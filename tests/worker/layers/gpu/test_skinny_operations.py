@@ -125,6 +125,12 @@ def test_only_sampled_tokens_reach_the_head() -> None:
     check(HEADS, WINDOWED, dataclasses.replace(batch, sampled_tokens=sampled))
 
 
+def test_sampled_tokens_may_be_all_in_another_order() -> None:
+    batch = on(DEVICE, batch_of(HEADS, [(0, 3), (64, 1)]))
+    sampled = torch.tensor([3, 2, 0, 1], device=DEVICE)
+    check(HEADS, WINDOWED, dataclasses.replace(batch, sampled_tokens=sampled))
+
+
 @pytest.mark.parametrize("head", HeadResult)
 def test_keys_and_values_are_written_where_no_token_is_sampled(head: HeadResult) -> None:
     batch = on(DEVICE, batch_of(HEADS, [(0, 9), (12, 7)]))
@@ -156,6 +162,7 @@ def test_the_best_of_blocks_is_the_best_logit(rows: list[tuple[int, int]]) -> No
 
 def test_all_tokens_sampled_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = on(DEVICE, batch_of(HEADS, [(5, 1), (70, 1)]))
+    batch = dataclasses.replace(batch, is_all_sampled=True)
 
     def refuse(*_: object) -> None:
         pytest.fail("rows were gathered")

@@ -99,10 +99,10 @@ class SkinnyOperations:
 
     def select_sampled(self, value: SkinnyValue) -> SkinnyValue:
         """See ``Operations``; nothing is done where every token is sampled."""
-        sampled = self._step.batch.sampled_tokens
-        if len(sampled) == len(value.rows):
+        batch = self._step.batch
+        if batch.is_all_sampled:
             return value
-        return SkinnyValue(rows=self._hidden(value).index_select(0, sampled))
+        return SkinnyValue(rows=self._hidden(value).index_select(0, batch.sampled_tokens))
 
     def norm_head(self, hidden: SkinnyValue, norm: GpuWeight, head: GpuWeight) -> HeadOutput:
         """See ``Operations``; the form that ``GpuStep.head`` asks for."""
