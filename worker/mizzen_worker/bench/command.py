@@ -21,6 +21,7 @@ from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.groups import EngineOptions, ModelOptions
 from mizzen_worker.config.options import Role, options_of
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
 
@@ -106,7 +107,9 @@ def _sizes(given: argparse.Namespace) -> BenchSizes:
 
 def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> dict[str, object]:
     started = time.perf_counter()
-    loaded = load_runner(runner_options(engine, model), _ignore_progress)
+    tally = ExpertTally()
+    options = replace(runner_options(engine, model), expert_tally=tally)
+    loaded = load_runner(options, _ignore_progress)
     load_s = time.perf_counter() - started
     sys.stderr.write(f"model ready after {load_s:.1f} s\n")
     bench = BenchEngine(
@@ -119,7 +122,12 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
     )
     rows_by_workload: dict[str, list[Row]] = {}
     for workload in given.workloads:
+        tally.take()
         rows = MEASURES[workload](bench, _sizes(given))
+        experts = tally.take()
+        if experts is not None:
+            # Of all its runs, warm-up included: steps of few tokens, a layer at a time.
+            rows = [{**row, "experts/step": experts} for row in rows]
         rows_by_workload[workload] = rows
         sys.stdout.write(f"{workload}:\n{table(rows)}\n")
         sys.stdout.flush()

@@ -17,6 +17,7 @@ from mizzen_worker.contracts.batch import Runner, RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.kernels.gpu.launching import compute_capability
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
+from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.layers.native_operations import (
     NativeRecorder,
     NativeSettings,
@@ -92,7 +93,8 @@ class RunnerOptions:
     choice; ``device`` is ``cpu`` or ``cuda[:index]``.
     ``instruction_set`` names one of the native library's, None the best that there is.
     ``is_deterministic``: logits depend on a request's own tokens only, to the last bit. The native
-    kernels always hold to that; plain torch then computes one token at a time.
+    kernels always hold to that; plain torch then computes one token at a time. ``expert_tally``
+    counts experts on a GPU, for benchmarks.
     """
 
     model: Path
@@ -110,6 +112,7 @@ class RunnerOptions:
     memory_fraction: float = 0.9
     uses_graphs: bool = True
     compile_cache: Path = Path.home() / ".cache" / "mizzen" / "kernels"
+    expert_tally: ExpertTally | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +362,10 @@ def _load_on_gpu(
     try:
         if reason is None:
             dtype = _dtype(options, device)
-            return load_gpu_model(checkpoint, dtype, device, context_length, progress).forward
+            tally = options.expert_tally
+            return load_gpu_model(
+                checkpoint, dtype, device, context_length, progress, tally
+            ).forward
         logger.info("plain torch computes this model", extra={"reason": reason})
         return _load_torch(options, checkpoint, device, context_length, progress)
     except torch.OutOfMemoryError as error:

@@ -11,6 +11,7 @@ from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.sampling import DrawParameters, draw
 from mizzen_worker.kernels.gpu.stage_step import DrawColumns
+from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.layers.gpu.experts import reason_against
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
@@ -81,8 +82,9 @@ def load_gpu_model(
     device: torch.device,
     context_length: int,
     progress: ProgressCallback,
+    tally: ExpertTally | None = None,
 ) -> GpuModel:
-    """Read the weights of a model that the kernels serve."""
+    """Read the weights of a model that the kernels serve; ``tally`` counts experts."""
     facts = checkpoint.facts
     weights = checkpoint.open_weights(progress)
     model = build_model(facts, weights.source, GpuWeightPreparer(dtype, device))
@@ -93,6 +95,7 @@ def load_gpu_model(
         head_dim=facts.shape.head_dim,
         eps=facts.rms_norm_eps,
         table=rotary_table(facts.rotary, context_length).to(device),
+        expert_counts=None if tally is None else tally.begin(device),
     )
     return GpuModel(model=model, settings=settings)
 

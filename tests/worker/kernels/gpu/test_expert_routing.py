@@ -8,6 +8,7 @@ from tests.worker.kernels.gpu.launches import compiled_only
 from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.reference import moe as reference
+from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NAN, INF = float("nan"), float("inf")
@@ -63,6 +64,17 @@ def test_sorting_is_the_references(tokens: int, experts: int, chosen: int) -> No
     found = sort_by_expert(ids, experts, PLAIN)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
+
+
+def test_experts_that_were_chosen_are_counted() -> None:
+    tally = ExpertTally()
+    counts = tally.begin(DEVICE)
+    assert tally.take() is None
+    for ids in ([[0, 3], [3, 1], [0, 1]], [[2, 0], [0, 2], [2, 0]], [[4, 0]]):
+        sort_by_expert(torch.tensor(ids, dtype=torch.int32, device=DEVICE), 5, PLAIN, counts)
+    assert counts.tolist() == [3 + 2 + 2, 3]
+    assert tally.take() == pytest.approx(7 / 3)
+    assert tally.take() is None
 
 
 def test_no_tokens_choose_nothing() -> None:

@@ -98,7 +98,16 @@ def _share(value, top, counts):
 
 
 @triton.jit
-def _sort_kernel(chosen, order, offsets, num_pairs, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def _sort_kernel(
+    chosen,
+    order,
+    offsets,
+    tally,
+    num_pairs,
+    HAS_TALLY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
     """Program (expert), and one more for the end: counts those before it, then places its own."""
     if PDL:
         gdc_launch_dependents()
@@ -111,6 +120,7 @@ def _sort_kernel(chosen, order, offsets, num_pairs, BLOCK: tl.constexpr, PDL: tl
         found = tl.load(chosen + pair, mask=pair < num_pairs, other=1 << 30)
         before += (found < expert).to(tl.int32)
     place = tl.sum(before, axis=0)
+    begin = place
     tl.store(offsets + expert, place)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
@@ -119,6 +129,10 @@ def _sort_kernel(chosen, order, offsets, num_pairs, BLOCK: tl.constexpr, PDL: tl
         until = tl.cumsum(is_own, axis=0)
         tl.store(order + place + until - 1, pair, mask=is_own > 0)
         place += tl.sum(is_own, axis=0)
+    if HAS_TALLY:
+        is_end = expert == tl.num_programs(0) - 1
+        is_read = (place > begin) | is_end
+        tl.atomic_add(tally + is_end.to(tl.int32), is_read.to(tl.int32), sem="relaxed")
 
 
 def choose_experts(
@@ -154,9 +168,12 @@ def choose_experts(
 
 
 def sort_by_expert(
-    chosen: torch.Tensor, num_experts: int, launch: Mapping[str, Any]
+    chosen: torch.Tensor,
+    num_experts: int,
+    launch: Mapping[str, Any],
+    tally: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Order and offsets; see the module."""
+    """Order and offsets; see the module. ``tally`` as of ``ExpertTally`` is added to."""
     num_pairs = chosen.numel()
     order = torch.empty(num_pairs, dtype=torch.int32, device=chosen.device)
     offsets = torch.empty(num_experts + 1, dtype=torch.int32, device=chosen.device)
@@ -165,7 +182,9 @@ def sort_by_expert(
         chosen,
         order,
         offsets,
+        offsets if tally is None else tally,
         num_pairs,
+        HAS_TALLY=tally is not None,
         BLOCK=block,
         num_warps=max(min(block // 256, 8), 1),
         **launch,

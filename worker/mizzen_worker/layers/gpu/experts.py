@@ -63,18 +63,22 @@ def add_experts_of_one(
 
 
 def expert_products(
-    normed: torch.Tensor, experts: Experts[GpuWeight], launch: Mapping[str, Any]
+    normed: torch.Tensor,
+    experts: Experts[GpuWeight],
+    launch: Mapping[str, Any],
+    tally: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Products [num_chosen, num_tokens, size] to be added, in this order, to the hidden rows.
 
-    ``normed`` [num_tokens, size] are the hidden rows' RMS norms without a weight.
+    ``normed`` [num_tokens, size] are the hidden rows' RMS norms without a weight. ``tally``: see
+    ``ExpertTally``.
     """
     gate_up, down = experts.gate_up.values, experts.down.values
     num_experts, num_chosen = len(gate_up), experts.routing.num_chosen
     if len(normed) == 0:
         return normed.new_empty((num_chosen, *normed.shape))
     chosen, weights = _choose(_logits(normed, experts.router.values, launch), experts, launch)
-    pairs = sort_by_expert(chosen, num_experts, launch)
+    pairs = sort_by_expert(chosen, num_experts, launch, tally)
     choice = _tiles(experts).of(chosen.numel() / num_experts, has_tensor_copies=has_tensor_copies())
     choice = choice.fitted(shared_memory(), normed.element_size())
     if choice.form is Form.FEW:

@@ -94,7 +94,8 @@ class SkinnyOperations:
 
     def norm_experts_add(self, hidden: SkinnyValue, experts: Experts[GpuWeight]) -> SkinnyValue:
         """See ``Operations``; the experts' products stay apart."""
-        products = expert_products(self._normed(hidden), experts, self._launch)
+        tally = self._step.settings.expert_counts
+        products = expert_products(self._normed(hidden), experts, self._launch, tally)
         return SkinnyValue(rows=self._hidden(hidden), partials=products)
 
     def select_sampled(self, value: SkinnyValue) -> SkinnyValue:

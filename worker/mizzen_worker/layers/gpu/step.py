@@ -27,13 +27,17 @@ class HeadResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSettings:
-    """Facts of the model that kernels need; ``table`` as of ``rotary_table``, on the device."""
+    """Facts of the model that kernels need; ``table`` as of ``rotary_table``, on the device.
+
+    ``expert_counts``: where steps of few tokens count experts, see ``ExpertTally``.
+    """
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
     eps: float
     table: torch.Tensor
+    expert_counts: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
