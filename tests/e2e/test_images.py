@@ -17,6 +17,7 @@ from tests.devcluster.images_store import Image
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 COMPILERS = re.compile(r"(^|/)(cc|c\+\+|gcc|g\+\+|clang|ld|make|cc1|cc1plus)(-\d+)?$")
+BUILD_TOOLS = re.compile(r"(^|/)(c\+\+|g\+\+|clang|make|cc1plus)(-\d+)?$")
 HEADERS = re.compile(r"/include/python3\.\d+/Python\.h$")
 CACHES = re.compile(r"(^|/)(\.cache|pip-cache|uv-cache)/|(^|/)var/(cache/uv|lib/apt/lists)/.+")
 INSTALLERS = re.compile(r"(^|/)bin/(uv|pip|pip3)$|/site-packages/(pip|uv)/")
@@ -63,8 +64,17 @@ def test_nothing_is_in_an_image_that_only_builds_need(
     images: dict[str, Image], target: str
 ) -> None:
     files = files_of(images[target])
-    for what in (COMPILERS, HEADERS, CACHES, INSTALLERS):
+    # Triton compiles C on the worker; of nothing else is more there than in the other images.
+    unwanted = (BUILD_TOOLS,) if target == "worker" else (COMPILERS, HEADERS)
+    for what in (*unwanted, CACHES, INSTALLERS):
         assert not [file for file in files if what.search(file)], what.pattern
+
+
+def test_the_worker_has_what_triton_compiles_with(images: dict[str, Image]) -> None:
+    files = files_of(images["worker"])
+    for needed in (r"(^|/)bin/gcc$", r"/cc1$", r"(^|/)bin/ld$", r"/include/stdio\.h$"):
+        assert any(re.search(needed, file) for file in files), needed
+    assert any(HEADERS.search(file) for file in files)
 
 
 @pytest.mark.parametrize("target", ALL)
