@@ -27,7 +27,7 @@ from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.model_executor.decode_graphs import _Kind
 from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
 from mizzen_worker.model_executor.model_runner import ModelRunner
-from mizzen_worker.model_executor.slot_sampling import Tail
+from mizzen_worker.model_executor.tail import Tail
 
 _LAYERS = 4
 _PAGE = 16

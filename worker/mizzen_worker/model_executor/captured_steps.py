@@ -9,9 +9,9 @@ import torch
 from mizzen_worker.contracts.batch import ScheduleBatch
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.device_link import PendingDownload
-from mizzen_worker.model_executor.slot_sampling import Tail
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
+from mizzen_worker.model_executor.tail import Tail
 
 ProgressCallback = Callable[[int, int], None]
 """Takes (done, all)."""

@@ -43,10 +43,10 @@ from mizzen_worker.model_executor.graph_buckets import (
 )
 from mizzen_worker.model_executor.graphs import Graph, GraphMaker
 from mizzen_worker.model_executor.shared_prefix_items import SharedWork, shared_work_items
-from mizzen_worker.model_executor.slot_sampling import Tail
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_ring import StepRing
+from mizzen_worker.model_executor.tail import Tail
 
 _WRITES_PER_ROW = 2
 _SPARE_WRITES = 64

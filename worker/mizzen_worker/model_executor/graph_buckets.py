@@ -1,6 +1,6 @@
 """Owns which steps are captured, and their sizes; captures none. Pure."""
 
-from mizzen_worker.model_executor.slot_sampling import Tail
+from mizzen_worker.model_executor.tail import Tail
 
 MAX_DECODE_ROWS = 1024
 _SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)

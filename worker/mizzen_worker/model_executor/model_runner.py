@@ -32,12 +32,12 @@ from mizzen_worker.model_executor.pass_inputs import PassInputs, pack_pass, unpa
 from mizzen_worker.model_executor.slot_sampling import (
     SampledRows,
     SlotSampling,
-    Tail,
     unpack_sampling,
 )
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_passes import ModelPass, plan_passes
+from mizzen_worker.model_executor.tail import Tail
 from mizzen_worker.sampler.sampler import sample
 from mizzen_worker.sampler.scores import Scores, join_scores, score
 

@@ -4,7 +4,6 @@ The values of a step's sampled rows travel with the step: a few words per row. W
 decides into which groups the rows fall, so the device is never asked.
 """
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 from mizzen_worker.model_executor.penalty_tallies import PenaltyTallies
 from mizzen_worker.model_executor.slot_table import MAX_STOP_IDS, SlotColumns
+from mizzen_worker.model_executor.tail import Tail
 from mizzen_worker.sampler.sampling_batch import (
     ChoiceKind,
     ForbiddenIds,
@@ -34,19 +34,6 @@ _INITIAL_STOP_WIDTH = 4
 _LEAST_TEMPERATURE = float(np.finfo(np.float32).tiny)
 """Below it a float32 is zero, or may be taken for it: nothing can be divided by that."""
 _NO_SCORES = -1
-
-
-class Tail(enum.IntEnum):
-    """What must follow the head of the model for a row, and for a step that of its neediest row.
-
-    BEST: its best token is taken. DRAWN: a token is chosen by the slot's parameters. LOGITS: more
-    happens to its logits than a captured step does. UNFIT: no captured step has room for the row.
-    """
-
-    BEST = 0
-    DRAWN = 1
-    LOGITS = 2
-    UNFIT = 3
 
 
 def _kind(sampling: SamplingParams, vocab_size: int) -> ChoiceKind:

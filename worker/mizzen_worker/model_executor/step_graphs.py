@@ -10,7 +10,7 @@ from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
 from mizzen_worker.model_executor.decode_graphs import DecodeGraphs
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
-from mizzen_worker.model_executor.slot_sampling import Tail
+from mizzen_worker.model_executor.tail import Tail
 
 logger = logging.getLogger(__name__)
 
