@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from tests.worker.kernels.gpu.ahead_of_time import (
     SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
@@ -160,6 +162,35 @@ def test_every_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     sinks = torch.linspace(-2, 2, heads.num_heads, device=DEVICE)
     check(heads, case, RULES[name])
     check(heads, case, dataclasses.replace(RULES[name], sinks=sinks))
+
+
+@triton.jit
+def _absorb_unseen(total_ptr, output_ptr, size: tl.constexpr):
+    i = tl.arange(0, size)
+    tile = tl.full([size, size], 1.0, tl.float32)
+    state = (tl.full([size], -1e30, tl.float32), tl.zeros([size], tl.float32), tile * 0)
+    _, total, output = module._absorb(
+        state,
+        tile,
+        tile,
+        tile,
+        i[:, None] < i[None, :] * 0,
+        0.36,
+        0.0,
+        HAS_CAP=False,
+        IS_MASKED=True,
+        PRECISION="ieee",
+    )
+    tl.store(total_ptr + i, total)
+    tl.store(output_ptr + i[:, None] * size + i[None, :], output)
+
+
+def test_a_block_that_a_query_does_not_see_has_no_weight() -> None:
+    """A later block would wipe out finite weights, but compiled they were infinite."""
+    total, output = torch.ones(16, device=DEVICE), torch.ones(16, 16, device=DEVICE)
+    _absorb_unseen[(1,)](total, output, size=16)
+    assert not total.any()
+    assert not output.any()
 
 
 def test_blocks_within_a_page_are_boxes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.attention_tile import IEEE, ScoreRule
+from mizzen_worker.kernels.gpu.attention_tile import EMPTY, IEEE, ScoreRule
 from mizzen_worker.kernels.gpu.extend_plan import ExtendPlan
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies
 
@@ -48,7 +48,9 @@ def _absorb(
         # tanh without overflow: the exponential goes to 0 or to infinity.
         scores = 2.0 / (1.0 + tl.exp2(scores * cap_scale)) - 1.0
     if IS_MASKED:
-        scores = tl.where(is_seen, scores, -1e30)
+        # Infinite, as in ``attend_tile``: in a row whose first blocks are all masked, a finite
+        # number times the scale, fused with taking away its rounded self, is no small difference.
+        scores = tl.where(is_seen, scores, float("-inf"))
     now = tl.maximum(highest, tl.max(scores, axis=1) * scale)
     weights = tl.exp2(scores * scale - now[:, None])
     shrink = tl.exp2(highest - now)
@@ -134,7 +136,7 @@ def _attend(
             full = low // BN * BN
         j = tl.arange(0, BN)
         state = (
-            tl.full([BM], -1e30, tl.float32),
+            tl.full([BM], EMPTY, tl.float32),
             tl.zeros([BM], tl.float32),
             tl.zeros([BM, WIDTH], tl.float32),
         )
