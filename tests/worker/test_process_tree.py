@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.env import (
-    ENV_COMPILE_CACHE,
     ENV_VISIBLE_GPUS,
     PodEnvironment,
     read_pod_environment,
@@ -17,6 +17,7 @@ from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.data_parallel.settings import ControllerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.process_tree import LaunchPlan, plan_launch
+from mizzen_worker.scheduler.engine_setup import runner_options
 from mizzen_worker.scheduler.rank_settings import RankSettings
 
 Kind = TypeVar("Kind")
@@ -88,24 +89,29 @@ def test_a_lone_front_of_a_pod_fails_stop(
 
 
 @pytest.mark.parametrize(("named", "visible"), [(None, ["0", "1"]), ("5,GPU-a,7", ["5", "GPU-a"])])
-def test_each_rank_sees_one_gpu_and_all_share_the_compiled_kernels(
-    tmp_path: Path, named: str | None, visible: list[str]
-) -> None:
-    environment = {"XDG_CACHE_HOME": "/c"} | ({} if named is None else {ENV_VISIBLE_GPUS: named})
+def test_each_rank_sees_one_gpu(tmp_path: Path, named: str | None, visible: list[str]) -> None:
+    environment = {} if named is None else {ENV_VISIBLE_GPUS: named}
     plan = _plan(Role.SERVE, tmp_path, *_TWO_GPUS, pod=read_pod_environment(environment))
     ranks = [spec.environment for spec in plan.specs if spec.kind == "rank"]
     assert [rank[ENV_VISIBLE_GPUS] for rank in ranks] == visible
-    assert {rank[ENV_COMPILE_CACHE] for rank in ranks} == {"/c/mizzen/kernels"}
     assert not any(spec.environment for spec in plan.specs if spec.kind != "rank")
 
 
-def test_a_lone_rank_keeps_the_gpus_it_was_given_and_the_cpu_needs_none(tmp_path: Path) -> None:
-    (rank,) = _plan(
-        Role.WORKER, tmp_path, "--device", "cuda:1", "--compile-cache", "/kernels"
-    ).specs
-    assert rank.environment == {ENV_COMPILE_CACHE: "/kernels"}
-    (rank,) = _plan(Role.WORKER, tmp_path).specs
-    assert rank.environment == {}
+def test_a_lone_rank_keeps_the_gpus_it_was_given(tmp_path: Path) -> None:
+    for flags in (("--device", "cuda"), ("--device", "cuda:1"), ()):
+        (rank,) = _plan(Role.WORKER, tmp_path, *flags).specs
+        assert rank.environment == {}
+
+
+def test_what_a_rank_is_told_arrives(tmp_path: Path) -> None:
+    flags = ("--device", "cuda", "--compile-cache", "~/kernels", "--memory-fraction", "0.5")
+    (rank,) = _of(_plan(Role.WORKER, tmp_path, *flags), RankSettings)
+    packet = msgspec.msgpack.encode(rank)
+    assert msgspec.msgpack.decode(packet, type=RankSettings) == rank
+    options = runner_options(rank.engine, tmp_path)
+    assert options.compile_cache == Path.home() / "kernels"
+    assert (options.kv_tokens, options.memory_fraction) == (None, 0.5)
+    assert (options.max_slots, options.max_chunk_tokens) == (289, 8192)
 
 
 def test_fewer_gpus_than_ranks_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from mizzen_worker.config.env import ENV_COMPILE_CACHE, ENV_VISIBLE_GPUS, PodEnvironment
+from mizzen_worker.config.env import ENV_VISIBLE_GPUS, PodEnvironment
 from mizzen_worker.config.groups import (
     AdminOptions,
     EngineOptions,
@@ -108,7 +108,6 @@ def plan_launch(
         log=log,
         http_fd=http_fd,
         visible_gpus=pod.visible_gpus,
-        compile_cache=engine.compile_cache or pod.compile_cache,
     )
     role_to_specs = {
         Role.SERVE: tree.serve,
@@ -175,7 +174,6 @@ class _Tree:
     log: ProcessLog
     http_fd: int | None
     visible_gpus: tuple[str, ...] | None
-    compile_cache: Path
 
     def serve(self) -> tuple[ChildSpec, ...]:
         num_ranks = self.configuration.group(EngineOptions).data_parallel_size
@@ -246,14 +244,11 @@ class _Tree:
         )
 
     def _environment_of(self, rank: int, num_ranks: int, engine: EngineOptions) -> dict[str, str]:
-        """What Triton and CUDA must know before they are loaded."""
-        if not engine.device.startswith("cuda"):
+        """Which GPU one of several ranks sees: CUDA must know before it is loaded."""
+        if engine.device != "cuda" or num_ranks == 1:
             return {}
-        environment = {ENV_COMPILE_CACHE: str(self.compile_cache)}
-        if num_ranks > 1:
-            names = self.visible_gpus
-            environment[ENV_VISIBLE_GPUS] = str(rank) if names is None else names[rank]
-        return environment
+        names = self.visible_gpus
+        return {ENV_VISIBLE_GPUS: str(rank) if names is None else names[rank]}
 
     def _controller(self, listen: str, ranks: tuple[str, ...]) -> ChildSpec:
         return ChildSpec(

@@ -40,8 +40,6 @@ class PodEnvironment:
     cohort: str
     visible_gpus: tuple[str, ...] | None
     """None: all that there are."""
-    compile_cache: Path
-    """Where compiled kernels are kept unless a flag says where."""
 
     def log_fields(self) -> dict[str, str]:
         """Give what stands on each log line."""
@@ -93,7 +91,6 @@ def read_pod_environment(environment: Mapping[str, str]) -> PodEnvironment:
         instance_id=environment.get(ENV_INSTANCE_ID, ""),
         cohort=environment.get(ENV_COHORT, ""),
         visible_gpus=visible_gpus(environment),
-        compile_cache=default_compile_cache(environment)[0],
     )
 
 

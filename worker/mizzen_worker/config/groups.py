@@ -71,7 +71,7 @@ class EngineOptions:
     max_chunk_tokens: int
     overlap: str
     cuda_graphs: str
-    compile_cache: Path | None
+    compile_cache: str | None
     dtype: str
     load_format: str
     deterministic: bool

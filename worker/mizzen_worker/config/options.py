@@ -288,7 +288,7 @@ OPTIONS: tuple[Option, ...] = (
         " for cuda", _ENGINE,
     ),
     _option(
-        "--compile-cache", EngineOptions, parse.path, None,
+        "--compile-cache", EngineOptions, parse.text, None,
         "folder in which compiled GPU kernels are kept for the next start; TRITON_CACHE_DIR, else"
         " mizzen/kernels in the user's cache folder, when left out",
         roles=_ENGINE, metavar="FOLDER",

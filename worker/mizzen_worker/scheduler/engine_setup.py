@@ -25,8 +25,14 @@ def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
         max_chunk_tokens=engine.max_chunk_tokens,
         memory_fraction=engine.memory_fraction,
         uses_graphs=engine.cuda_graphs != "off",
-        compile_cache=engine.compile_cache or default_compile_cache(process_environment())[0],
+        compile_cache=_compile_cache(engine),
     )
+
+
+def _compile_cache(engine: EngineOptions) -> Path:
+    if engine.compile_cache is None:
+        return default_compile_cache(process_environment())[0]
+    return Path(engine.compile_cache).expanduser()
 
 
 def is_overlapped(engine: EngineOptions) -> bool:

@@ -21,12 +21,13 @@ _EXPECTED = (
     AssertionError,
     AttributeError,
     ImportError,
+    LookupError,
     OSError,
     RuntimeError,
     TypeError,
     ValueError,
     subprocess.CalledProcessError,
-    triton.CompilationError,
+    triton.TritonError,
 )
 
 
