@@ -69,6 +69,7 @@ class GpuStart:
         runner = make(replace(self.sizing.limits, num_pages=num_pages))
         clock.enter(LoadPhase.GRAPHS)
         runner.warm_up(progress)
+        self.meter.release()  # What ran before it was captured left memory behind.
         clock.enter(LoadPhase.WARM_UP)
         self._run_all(runner)
         clock.finish()

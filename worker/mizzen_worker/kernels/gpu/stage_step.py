@@ -153,7 +153,7 @@ def _stage_draws(
     tl.store(row_positions + rows, starts.to(tl.int64) + 1, mask=is_row)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_bucket_rows"])
 def _stage_step(
     ring,
     counter,
