@@ -320,6 +320,7 @@ def _gpu_start(
         captured = step_capture(forward, limits, make_graphs)
         return ModelRunner(forward, limits, place, link, captured)
 
+    num_captured = num_graphs(limits.max_slots, limits.context_length)
     return GpuStart(
         device=device,
         capability=compute_capability(),
@@ -329,9 +330,7 @@ def _gpu_start(
             page_bytes=_pool_shape(facts, limits).page_values * dtype.itemsize,
             kv_tokens=options.kv_tokens,
             fraction=options.memory_fraction,
-            num_graphs=num_graphs(limits.max_slots, limits.context_length)
-            if options.uses_graphs
-            else 0,
+            num_graphs=num_captured if options.uses_graphs else 0,
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
