@@ -19,7 +19,8 @@ from mizzen_worker.contracts.batch import (
     SlotInit,
 )
 from mizzen_worker.contracts.request import SamplingParams
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 
 PAGE_SIZE = 16
 

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 COMPILERS = re.compile(r"(^|/)(cc|c\+\+|gcc|g\+\+|clang|ld|make|cc1|cc1plus)(-\d+)?$")
 BUILD_TOOLS = re.compile(r"(^|/)(c\+\+|g\+\+|clang|make|cc1plus)(-\d+)?$")
 HEADERS = re.compile(r"/include/python3\.\d+/Python\.h$")
-CACHES = re.compile(r"(^|/)(\.cache|pip-cache|uv-cache)/|(^|/)var/(cache/uv|lib/apt/lists)/.+")
+CACHES = re.compile(
+    r"(^|/)(\.cache|pip-cache|uv-cache)/|(^|/)var/(cache/(uv|apt)|lib/apt/lists)/.+"
+)
 INSTALLERS = re.compile(r"(^|/)bin/(uv|pip|pip3)$|/site-packages/(pip|uv)/")
 SECRETS = re.compile(
     r"(^|/)(\.env|\.netrc|\.pypirc|\.git-credentials|id_[a-z0-9]+|\.docker/config\.json|kubeconfig)$"

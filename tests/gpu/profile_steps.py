@@ -22,7 +22,8 @@ from mizzen_worker.bench.measures import BenchSizes, measure_decode
 from mizzen_worker.bench.report import table, write_json
 from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.bench.workloads import equal_requests
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 
 FIRST_KERNEL = "stage_step"
 """Part of the name of the kernel with which every decode step begins."""

@@ -24,7 +24,8 @@ from mizzen_worker.contracts.batch import (
     ScheduleBatch,
 )
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
-from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, load_runner
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
 
 pytestmark = pytest.mark.gpu
 

@@ -18,7 +18,7 @@ from tests.worker.model_executor.tiny_models import load_tiny, save_tiny
 
 from mizzen_worker.contracts.batch import DecodeRows, PendingStep, Runner, ScheduleBatch
 from mizzen_worker.model_executor.device_link import QueuedLink, link_to
-from mizzen_worker.model_executor.factory import ComputeType
+from mizzen_worker.model_executor.runner_options import ComputeType
 
 pytestmark = pytest.mark.gpu
 

@@ -25,8 +25,9 @@ from mizzen_worker.contracts.batch import (
 )
 from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.model_executor.decode_graphs import _Kind
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
+from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.tail import Tail
 
 _LAYERS = 4

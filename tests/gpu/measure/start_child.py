@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
+from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.load_phase import LoadPhase
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 
 _PROMPT = 1024
 

@@ -18,7 +18,7 @@ from tests.worker.model_executor.tiny_models import (
     save_tiny,
 )
 
-from mizzen_worker.model_executor.factory import ComputeType
+from mizzen_worker.model_executor.runner_options import ComputeType
 
 NEAR_TIE = 0.4
 """Logits of about 10 in bfloat16, which has 8 bits: half a unit in the last place is 0.03, and

@@ -17,7 +17,8 @@ from tests.worker.model_executor.tiny_models import VARIANTS, save_tiny
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
-from mizzen_worker.model_executor.factory import RunnerOptions, load_runner
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_options import RunnerOptions
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.models.known_architectures import architecture_of

@@ -21,7 +21,7 @@ from tests.worker.model_executor.tiny_models import (
     save_tiny,
 )
 
-from mizzen_worker.model_executor.factory import ComputeType
+from mizzen_worker.model_executor.runner_options import ComputeType
 
 PAGE_SIZE = 4
 NUM_NEW = 5

@@ -11,7 +11,8 @@ from tests.worker.model_executor.tiny_llama import random_prompt, reference_gree
 from tests.worker.model_executor.tiny_models import load_tiny, save_tiny
 
 from mizzen_worker.contracts.errors import ModelLoadError
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, load_runner
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 WITH_EXPERTS = pytest.mark.parametrize("variant", ["qwen3-moe", "mixtral"])

@@ -12,14 +12,14 @@ from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
-from mizzen_worker.model_executor import factory
 from mizzen_worker.model_executor.batch_check import require_sound
-from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions
-from mizzen_worker.model_executor.gpu_start import GpuStart
+from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.load_phase import LoadPhase
 from mizzen_worker.model_executor.memory_profile import SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
+from mizzen_worker.model_executor.runner_parts import load_torch, pool_shape
 from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink
 from mizzen_worker.model_executor.warm_up import warm_up_steps
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
@@ -66,13 +66,11 @@ def _start(folder: Path, cache: Path) -> GpuStart:
         compute_type=ComputeType.FLOAT32,
     )
 
-    def load(place: torch.device, progress: ProgressCallback) -> factory.ForwardMaker:
-        return factory._load_torch(options, checkpoint, place, limits.context_length, progress)
+    def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
+        return load_torch(options, checkpoint, place, limits.context_length, progress)
 
-    def make(
-        make_forward: factory.ForwardMaker, limits: RunnerLimits, place: torch.device
-    ) -> ModelRunner:
-        pool = DevicePool(factory._pool_shape(facts, limits), torch.float32, place)
+    def make(make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device) -> ModelRunner:
+        pool = DevicePool(pool_shape(facts, limits), torch.float32, place)
         link = ValuelessLink() if place == VALUELESS else None
         return ModelRunner(make_forward(pool), limits, place, link)
 

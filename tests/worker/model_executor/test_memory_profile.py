@@ -11,9 +11,10 @@ from tests.worker.model_executor.tiny_models import load_tiny, save_tiny
 from mizzen_worker.contracts.batch import PendingStep, Runner, RunnerLimits, ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError, ModelLoadError
 from mizzen_worker.model_executor.batch_check import require_sound
-from mizzen_worker.model_executor.factory import RunnerOptions, load_runner
+from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.largest_step import trial_steps
 from mizzen_worker.model_executor.memory_profile import SizingRequest, size_pool
+from mizzen_worker.model_executor.runner_options import RunnerOptions
 
 LIMITS = RunnerLimits(max_slots=6, num_pages=1, page_size=16, context_length=100, vocab_size=64)
 PAGE_BYTES = 1000

@@ -23,12 +23,8 @@ from mizzen_worker.contracts.batch import (
 )
 from mizzen_worker.contracts.errors import ConfigError, StepError
 from mizzen_worker.contracts.request import SamplingParams
-from mizzen_worker.model_executor.factory import (
-    LoadedModel,
-    RunnerOptions,
-    WeightFormat,
-    load_runner,
-)
+from mizzen_worker.model_executor.factory import LoadedModel, load_runner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 
 CONFIGS = {
     "grouped": {},

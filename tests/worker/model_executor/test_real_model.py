@@ -24,12 +24,8 @@ from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, gree
 from tests.worker.model_executor.tiny_models import LogitsRecorder
 
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
-from mizzen_worker.model_executor.factory import (
-    LoadedModel,
-    RunnerOptions,
-    WeightFormat,
-    load_runner,
-)
+from mizzen_worker.model_executor.factory import LoadedModel, load_runner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 FOLDER = CACHE / "mizzen" / "models" / "smollm2-135m-instruct"

@@ -25,13 +25,8 @@ from transformers import (
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.memory.forward_batch import ForwardBatch
-from mizzen_worker.model_executor.factory import (
-    ComputeType,
-    LoadedModel,
-    RunnerOptions,
-    WeightFormat,
-    load_runner,
-)
+from mizzen_worker.model_executor.factory import LoadedModel, load_runner
+from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
 
 VOCAB_SIZE = 199
 

@@ -13,7 +13,8 @@ import triton
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.kernels.gpu.claimed_driver import ClaimedDriver
 from mizzen_worker.kernels.gpu.compile_ahead import recorded_kernels
-from mizzen_worker.model_executor.factory import RunnerOptions, WeightFormat, _gpu_start
+from mizzen_worker.model_executor.gpu_factory import gpu_start
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 _SIZES: dict[str, object] = {
@@ -61,7 +62,7 @@ def kernels_of(folder: Path, config: dict[str, object]) -> list[str]:
         context_length=checkpoint.facts.context_length,
         vocab_size=checkpoint.facts.shape.vocab_size,
     )
-    start = _gpu_start(options, checkpoint, limits, torch.device("cuda", 0))
+    start = gpu_start(options, checkpoint, limits, torch.device("cuda", 0))
     with recorded_kernels() as requests:
         start.run_without_values()
     return sorted({request.name for request in requests})

@@ -26,7 +26,8 @@ from mizzen_worker.contracts.messages import (
     ToTokenizer,
 )
 from mizzen_worker.contracts.request import FinishKind, LogprobParams
-from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, load_runner
+from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 

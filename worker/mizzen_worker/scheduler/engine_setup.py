@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mizzen_worker.config.env import default_compile_cache, process_environment
 from mizzen_worker.config.groups import EngineOptions
-from mizzen_worker.model_executor.factory import ComputeType, RunnerOptions, WeightFormat
+from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
 
 
 def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:

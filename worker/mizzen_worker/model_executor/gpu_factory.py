@@ -1,0 +1,135 @@
+"""Owns making what a start on a GPU needs from options; the order is ``gpu_start.py``'s."""
+
+import logging
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from mizzen_worker.config.env import process_environment
+from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.kernels.gpu.launching import compute_capability
+from mizzen_worker.memory.plan import require_room_for_weights
+from mizzen_worker.model_executor.gpu_forward import GpuForward
+from mizzen_worker.model_executor.gpu_model import (
+    load_gpu_model,
+    reason_against_kernels,
+    step_capture,
+)
+from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
+from mizzen_worker.model_executor.graph_buckets import num_graphs
+from mizzen_worker.model_executor.graphs import CudaGraphs
+from mizzen_worker.model_executor.kernel_cache import KernelFolder
+from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
+from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
+from mizzen_worker.model_executor.runner_parts import build_pool, dtype_of, load_torch, pool_shape
+from mizzen_worker.model_executor.valueless import (
+    VALUELESS,
+    ValuelessGraphs,
+    ValuelessLink,
+    ValuelessSource,
+)
+from mizzen_worker.model_executor.weights.checkpoint import (
+    Checkpoint,
+    OpenWeights,
+)
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
+from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.parameter_count import parameter_count
+
+logger = logging.getLogger(__name__)
+
+
+def gpu_start(
+    options: RunnerOptions, checkpoint: Checkpoint, limits: RunnerLimits, device: torch.device
+) -> GpuStart:
+    facts = checkpoint.facts
+    dtype = dtype_of(options, device)
+
+    def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
+        if place == VALUELESS:
+            empty = OpenWeights(source=ValuelessSource(), finish=lambda: None)
+            without_values = replace(checkpoint, open_weights=lambda _: empty)
+            return _load_on_gpu(options, without_values, place, limits.context_length, progress)
+        require_room_for_weights(
+            weights_bytes=parameter_count(facts) * dtype.itemsize,
+            free_bytes=torch.cuda.mem_get_info(place)[0],
+            dtype=str(dtype).removeprefix("torch."),
+        )
+        return _load_on_gpu(options, checkpoint, place, limits.context_length, progress)
+
+    def make_runner(
+        make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
+    ) -> ModelRunner:
+        pool = build_pool(pool_shape(facts, limits), dtype, place)
+        is_valueless = place == VALUELESS
+        link = ValuelessLink() if is_valueless else None
+        forward = make_forward(pool)
+        if not options.uses_graphs or not isinstance(forward, GpuForward):
+            return ModelRunner(forward, limits, place, link)
+        make_graphs = ValuelessGraphs if is_valueless else partial(CudaGraphs, device)
+        captured = step_capture(forward, limits, make_graphs)
+        return ModelRunner(forward, limits, place, link, captured)
+
+    return GpuStart(
+        device=device,
+        capability=compute_capability(),
+        sizing=SizingRequest(
+            limits=limits,
+            max_new_tokens=options.max_chunk_tokens,
+            page_bytes=pool_shape(facts, limits).page_values * dtype.itemsize,
+            kv_tokens=options.kv_tokens,
+            fraction=options.memory_fraction,
+            num_graphs=num_graphs(limits.max_slots, limits.context_length)
+            if options.uses_graphs
+            else 0,
+        ),
+        meter=CudaMeter(device),
+        folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
+        facts=_kernel_facts(options, facts, limits, dtype),
+        load=load,
+        make_runner=make_runner,
+    )
+
+
+def _kernel_facts(
+    options: RunnerOptions, facts: ModelFacts, limits: RunnerLimits, dtype: torch.dtype
+) -> str:
+    """What decides which kernels are launched, and for what they are specialised."""
+    sizes = replace(limits, num_pages=1)
+    flags = (options.max_chunk_tokens, options.uses_graphs, options.is_deterministic)
+    return f"{facts.architecture} {facts.shape} {facts.windows} {dtype} {sizes} {flags}"
+
+
+def _reason_against_kernels(options: RunnerOptions, facts: ModelFacts) -> str | None:
+    """Why the GPU's own kernels are left alone, None when they are not."""
+    if options.weight_format is WeightFormat.DENSE:
+        return "dense weights were asked for"
+    if options.is_deterministic:
+        return "results must not depend on the batch"
+    return reason_against_kernels(facts)
+
+
+def _load_on_gpu(
+    options: RunnerOptions,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    context_length: int,
+    progress: ProgressCallback,
+) -> ForwardMaker:
+    """For its own kernels where these fit, else for eager torch."""
+    reason = _reason_against_kernels(options, checkpoint.facts)
+    try:
+        if reason is None:
+            dtype = dtype_of(options, device)
+            tally = options.expert_tally
+            return load_gpu_model(
+                checkpoint, dtype, device, context_length, progress, tally
+            ).forward
+        logger.info("plain torch computes this model", extra={"reason": reason})
+        return load_torch(options, checkpoint, device, context_length, progress)
+    except torch.OutOfMemoryError as error:
+        message = f"the weights do not fit: {error}; take a GPU with more memory"
+        raise ModelLoadError(message) from error
