@@ -24,7 +24,7 @@ from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gat
 from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.gemv import GemvTile, linear
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few, num_resident
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import add_norm
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile, multiply
@@ -42,7 +42,7 @@ LIMIT = 1.2e-2
 DEPENDENT: Mapping[str, Any] = {"PDL": 1, "launch_pdl": True}
 SECONDS = 60.0
 
-FEW_TOKENS = (16, 64, 128, 256)
+FEW_TOKENS = (2, 4, 16, 64, 128, 256)
 MANY_TOKENS = (512, 8192)
 PROCESSES = 12
 
@@ -92,11 +92,22 @@ MANY = {
 }
 
 
-AHEAD = [
-    (replace(gated, ahead=ahead), replace(_tile(16, 128, 128, 3), ahead=down_ahead))
-    for gated in (_pair(16, 64, 256, 3), _pair(16, 64, 128, 3))
-    for ahead, down_ahead in ((0, 0), (1024, 0), (2048, 0), (1024, 512), (2048, 1024))
+PERSISTENT, ONE_ITEM = 1, 10**9
+"""Programs: as many as the device holds at once, or one for each item."""
+DOWN = _tile(16, 128, 128, 3)
+WHOLE = [
+    (_pair(16, 64, 256, 3), PERSISTENT, (0, 0)),
+    (_pair(16, 64, 256, 3), ONE_ITEM, (0, 0)),
+    (_pair(16, 64, 256, 3), PERSISTENT, (2048, 0)),
+    (_pair(16, 64, 256, 3), PERSISTENT, (2048, 1024)),
+    (_pair(16, 64, 256, 3), PERSISTENT, (1024, 512)),
+    (_pair(16, 64, 128, 3), PERSISTENT, (0, 0)),
+    (_pair(16, 64, 128, 3), PERSISTENT, (1024, 512)),
+    (_pair(16, 128, 128, 3), PERSISTENT, (0, 0)),
+    (_pair(16, 128, 128, 3), ONE_ITEM, (0, 0)),
+    (_pair(16, 128, 128, 3), PERSISTENT, (1024, 512)),
 ]
+"""Gate and up, programs, bytes ahead of it and of down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,17 +224,39 @@ def _down_one(tile: DownTile) -> Work:
     )
 
 
+def resident_of(tile: Tile) -> int:
+    return num_resident(tile, 2)
+
+
 def _gated(tile: Tile, form: Form) -> Work:
-    gated = gated_few if form is Form.FEW else gated_many
-    return lambda layer, state, launch: gated(
-        state.normed, layer.gate_up.values, state.weights, state.pairs, tile, launch
+    if form is Form.MANY:
+        return lambda layer, state, launch: gated_many(
+            state.normed, layer.gate_up.values, state.weights, state.pairs, tile, launch
+        )
+    return lambda layer, state, launch: gated_few(
+        state.normed,
+        layer.gate_up.values,
+        state.weights,
+        state.pairs,
+        tile,
+        launch,
+        num_resident=resident_of(tile),
     )
 
 
 def _down(tile: Tile, form: Form) -> Work:
-    product = down_few if form is Form.FEW else down_many
-    return lambda layer, state, launch: product(
-        state.activations, layer.down.values, CHOSEN, state.pairs, tile, launch
+    if form is Form.MANY:
+        return lambda layer, state, launch: down_many(
+            state.activations, layer.down.values, CHOSEN, state.pairs, tile, launch
+        )
+    return lambda layer, state, launch: down_few(
+        state.activations,
+        layer.down.values,
+        CHOSEN,
+        state.pairs,
+        tile,
+        launch,
+        num_resident=resident_of(tile),
     )
 
 
@@ -236,14 +269,30 @@ def _whole_one(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any
     return add_experts_of_one(state.hidden, layer, EPS, launch)
 
 
-def _whole_with(gated: Tile, down: Tile) -> Work:
+def _whole_with(gated: Tile, down: Tile, programs: int) -> Work:
     def work(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
         normed, tile = state.normed, router_tile(state.tokens)
         logits = multiply(normed, layer.router.values, tile, dtype=torch.float32, launch=launch)
         chosen, weights = choose_experts(logits, CHOSEN, is_normalised=True, launch=launch)
         pairs = sort_by_expert(chosen, EXPERTS, launch)
-        inner = gated_few(normed, layer.gate_up.values, weights, pairs, gated, launch)
-        products = down_few(inner, layer.down.values, CHOSEN, pairs, down, launch)
+        inner = gated_few(
+            normed,
+            layer.gate_up.values,
+            weights,
+            pairs,
+            gated,
+            launch,
+            num_resident=max(resident_of(gated), programs),
+        )
+        products = down_few(
+            inner,
+            layer.down.values,
+            CHOSEN,
+            pairs,
+            down,
+            launch,
+            num_resident=max(resident_of(down), programs),
+        )
         return add_norm(state.hidden, products, EPS, launch)
 
     return work
@@ -259,9 +308,13 @@ def works() -> Iterator[tuple[str, int, Work]]:
     yield "whole part", 1, _whole_one
     yield from (("whole part", tokens, _whole) for tokens in every[1:])
     for tokens in (64, 128):
-        for gated, down in AHEAD:
-            name = f"whole part ahead {gated.ahead} and {down.ahead}, {gated.depth}/{gated.stages}"
-            yield name, tokens, _whole_with(gated, down)
+        for gated, programs, (ahead, down_ahead) in WHOLE:
+            name = f"whole part {gated.columns}/{gated.depth}/{gated.stages}"
+            name = f"{name} {'persistent' if programs == PERSISTENT else 'one item'}"
+            work = _whole_with(
+                replace(gated, ahead=ahead), replace(DOWN, ahead=down_ahead), programs
+            )
+            yield f"{name} ahead {ahead}, {down_ahead}", tokens, work
     for name, work in (("router", _router), ("choice", _choose)):
         yield from ((name, tokens, work) for tokens in every)
     for name, work in (("sorting", _sort), ("sum and norm", _sum)):

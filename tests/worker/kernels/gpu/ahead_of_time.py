@@ -22,6 +22,16 @@ SHARED_LIMIT_BY_CAPABILITY = {80: 166_912, 89: 101_376, 90: 232_448}
 """Bytes of shared memory that one block may take."""
 
 
+class _ClaimedUtilities:
+    """What is asked of a device's sizes; those of an H200 but for shared memory."""
+
+    def __init__(self, capability: int) -> None:
+        self._shared = SHARED_LIMIT_BY_CAPABILITY[capability]
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"multiprocessor_count": 132, "max_shared_mem": self._shared}
+
+
 class _ClaimedDriver:
     """As much of a driver as compilation asks for."""
 
@@ -29,6 +39,7 @@ class _ClaimedDriver:
 
     def __init__(self, capability: int) -> None:
         self._target = GPUTarget("cuda", capability, 32)
+        self.utils = _ClaimedUtilities(capability)
 
     def get_current_target(self) -> GPUTarget:
         return self._target

@@ -1,5 +1,7 @@
 """Experts' products equal the reference: empty experts, crowded ones, sizes that divide no tile."""
 
+import functools
+
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import (
@@ -20,7 +22,11 @@ DTYPES = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.fl
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """Sums in another order; bfloat16: activations are rounded between the two products."""
 
-FEW = (gated_few, down_few, Tile(rows=16, columns=32, depth=16, stages=2, accumulators=2))
+FEW = (
+    functools.partial(gated_few, num_resident=5),
+    functools.partial(down_few, num_resident=5),
+    Tile(rows=16, columns=32, depth=16, stages=2, accumulators=2),
+)
 MANY = (gated_many, down_many, Tile(rows=16, columns=32, depth=16, stages=2))
 
 
@@ -95,7 +101,7 @@ def compile_all(capability: int) -> None:
                     continue
                 known.add(choice)
                 is_few = choice.form is Form.FEW
-                gated, down_product = (gated_few, down_few) if is_few else (gated_many, down_many)
+                gated, down_product = FEW[:2] if is_few else MANY[:2]
                 activations = gated(
                     torch.empty(tokens, size, **kind),
                     gate_up,

@@ -17,25 +17,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import require_sizes
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import (
+    find_block,
+    load_blocks,
+    max_blocks,
+    require_sizes,
+)
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile
-
-
-@triton.jit
-def _find_rows(
-    offsets, block, EXPERTS: tl.constexpr, EXPERTS_BLOCK: tl.constexpr, ROWS: tl.constexpr
-):
-    """Expert of a block of rows (EXPERTS past the last one), its first place, and the end."""
-    expert = tl.arange(0, EXPERTS_BLOCK)
-    is_there = expert < EXPERTS
-    begins = tl.load(offsets + expert, mask=is_there, other=0)
-    ends = tl.load(offsets + expert + 1, mask=is_there, other=0)
-    blocks = tl.where(is_there, tl.cdiv(ends - begins, ROWS), 0)
-    until = tl.cumsum(blocks, axis=0)
-    found = tl.sum((is_there & (until <= block)).to(tl.int32), axis=0)
-    is_found = expert == found
-    first = tl.sum(tl.where(is_found, begins + (block - until + blocks) * ROWS, 0), axis=0)
-    return found, first, tl.sum(tl.where(is_found, ends, 0), axis=0)
 
 
 @triton.jit
@@ -90,8 +78,9 @@ def _gated_kernel(
         gdc_launch_dependents()
         gdc_wait()
     tiles = tl.cdiv(2 * F, COLUMNS)
-    expert, first, end = _find_rows(
-        offsets, tl.program_id(0) // tiles, EXPERTS, EXPERTS_BLOCK, ROWS
+    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
+    expert, first, end = find_block(
+        begins, ends, until, tl.program_id(0) // tiles, EXPERTS_BLOCK, ROWS
     )
     if expert < EXPERTS:
         tile = tl.program_id(0) % tiles
@@ -147,8 +136,9 @@ def _down_kernel(
         gdc_launch_dependents()
         gdc_wait()
     tiles = tl.cdiv(N, COLUMNS)
-    expert, first, end = _find_rows(
-        offsets, tl.program_id(0) // tiles, EXPERTS, EXPERTS_BLOCK, ROWS
+    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
+    expert, first, end = find_block(
+        begins, ends, until, tl.program_id(0) // tiles, EXPERTS_BLOCK, ROWS
     )
     if expert < EXPERTS:
         tile = tl.program_id(0) % tiles
@@ -192,7 +182,8 @@ def gated_many(
     shape = (weights.numel(), double // 2)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
-        _gated_kernel[(_num_programs(weights.numel(), experts, double, tile),)](
+        programs = max_blocks(weights.numel(), experts, tile) * triton.cdiv(double, tile.columns)
+        _gated_kernel[(programs,)](
             TensorDescriptor.from_tensor(
                 matrices.view(experts * double, depth), [tile.columns, tile.depth]
             ),
@@ -223,7 +214,8 @@ def down_many(
     shape = (num_chosen, num_tokens, outputs)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
-        _down_kernel[(_num_programs(len(inputs), experts, outputs, tile),)](
+        programs = max_blocks(len(inputs), experts, tile) * triton.cdiv(outputs, tile.columns)
+        _down_kernel[(programs,)](
             TensorDescriptor.from_tensor(
                 matrices.view(experts * outputs, depth), [tile.columns, tile.depth]
             ),
@@ -237,12 +229,6 @@ def down_many(
             **_options(inputs, experts, tile, launch),
         )
     return products
-
-
-def _num_programs(pairs: int, experts: int, outputs: int, tile: Tile) -> int:
-    """Every expert with pairs has at most one block of rows that is not full."""
-    blocks = pairs // tile.rows + min(experts, pairs)
-    return blocks * -(-outputs // tile.columns)
 
 
 def _options(

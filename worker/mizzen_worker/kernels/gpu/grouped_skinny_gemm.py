@@ -2,7 +2,7 @@
 
 As in ``skinny_gemm.py`` the matrix is the left operand and rows of the batch are its columns. Work
 for 2 to some 500 tokens, where an expert has some 16 rows or fewer. Pairs, ``order`` and
-``offsets`` are those of ``expert_routing.py``; experts without a pair cost next to nothing.
+``offsets`` are those of ``expert_routing.py``.
 
 - ``gated_few``: ``inputs`` [num_tokens, K], ``matrices`` [experts, 2 * F, K] (rows gate, up in
   turn) and ``weights`` [num_tokens, num_chosen] float32 to ``silu(gate) * up * weight``
@@ -11,10 +11,12 @@ for 2 to some 500 tokens, where an expert has some 16 rows or fewer. Pairs, ``or
   N]: to be added up, in this order, by whoever needs the sum.
 
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
-Grid: experts next to each other, then tiles of rows. Matrices come through tensor descriptors: a
+Grid: as many programs as the device holds (``num_resident``), each of which takes every so manieth
+item, a tile of rows of a chosen expert's matrix for one block of its pairs; so experts without a
+pair cost nothing. Tiles of an expert are neighbours. Matrices come through tensor descriptors: a
 tile that passes the end of an expert reads rows of the next one, and stores none of them. With
-``Tile.ahead`` the first programs of a dependent launch ask L2 for that many bytes (a power of two,
-128 at least) of each row of theirs before they wait: worth it where nearly all experts are chosen.
+``Tile.ahead`` the programs of a dependent launch ask L2 for that many bytes (a power of two, 128 at
+least) of each row of theirs before they wait: worth it where nearly all experts are chosen.
 """
 
 from collections.abc import Mapping
@@ -26,10 +28,39 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from mizzen_worker.kernels.gpu.launching import num_multiprocessors, shared_memory
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile, ask_ahead
 
-_EARLY_PROGRAMS = 132
-"""Those that are there before their predecessor ends: one for each multiprocessor of an H200."""
+_SHARED_OF_A_PROGRAM = 1024
+"""Bytes that the driver takes of a multiprocessor's shared memory for each program on it."""
+
+
+@triton.jit
+def load_blocks(offsets, EXPERTS: tl.constexpr, EXPERTS_BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Begin and end of every expert's places, and how many blocks of rows there are up to it."""
+    expert = tl.arange(0, EXPERTS_BLOCK)
+    is_there = expert < EXPERTS
+    begins = tl.load(offsets + expert, mask=is_there, other=0)
+    ends = tl.load(offsets + expert + 1, mask=is_there, other=0)
+    return begins, ends, tl.cumsum(tl.cdiv(ends - begins, ROWS), axis=0)
+
+
+@triton.jit
+def find_block(
+    begins,
+    ends,
+    until,
+    block,
+    EXPERTS_BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """Expert of a block of rows (not below EXPERTS past the last one), its first place, the end."""
+    expert = tl.arange(0, EXPERTS_BLOCK)
+    found = tl.sum((until <= block).to(tl.int32), axis=0)
+    is_found = expert == found
+    blocks = tl.cdiv(ends - begins, ROWS)
+    first = tl.sum(tl.where(is_found, begins + (block - until + blocks) * ROWS, 0), axis=0)
+    return found, first, tl.sum(tl.where(is_found, ends, 0), axis=0)
 
 
 @triton.jit
@@ -50,17 +81,17 @@ def _begin(
     num_rows,
     K,
     COLUMNS: tl.constexpr,
-    EARLY: tl.constexpr,
     AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Let successors begin and wait; programs that are early ask L2 for their matrix meanwhile.
+    """Let successors begin and wait; meanwhile ask L2 for the matrix.
 
-    Whether their expert has pairs is not known yet. ``num_rows`` of all experts' matrices.
+    Which experts have pairs is not known yet: if all have, these are the program's own rows, else
+    mostly those of some other program that begins now. ``num_rows`` of all experts' matrices.
     """
     if PDL:
         gdc_launch_dependents()
-        if AHEAD > 0 and tl.program_id(1) * tl.num_programs(0) + tl.program_id(0) < EARLY:
+        if AHEAD > 0:
             ask_ahead(matrix, first_row, 0, num_rows, K, COLUMNS, AHEAD)
         gdc_wait()
 
@@ -77,26 +108,27 @@ def _gated_kernel(
     products,
     F,
     K,
+    EXPERTS: tl.constexpr,
+    EXPERTS_BLOCK: tl.constexpr,
     CHOSEN: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
-    EARLY: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (expert, tile of gate rows and of the up rows beside them)."""
-    expert = tl.program_id(0)
-    first_row = tl.program_id(1) * COLUMNS
-    num_rows = tl.num_programs(0) * 2 * F
-    _begin(matrix, 2 * (expert * F + first_row), num_rows, K, 2 * COLUMNS, EARLY, AHEAD, PDL)
-    begin = tl.load(offsets + expert)
-    end = tl.load(offsets + expert + 1)
-    column = first_row + tl.arange(0, COLUMNS)
-    for first in range(begin, end, ROWS):
+    """Items (block of rows, tile of gate rows and of the up rows beside them)."""
+    tiles = tl.cdiv(F, COLUMNS)
+    own = tl.program_id(0)
+    guess = 2 * (own // tiles * F + own % tiles * COLUMNS)
+    _begin(matrix, guess, EXPERTS * 2 * F, K, 2 * COLUMNS, AHEAD, PDL)
+    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
+    for item in range(own, tl.max(until, axis=0) * tiles, tl.num_programs(0)):
+        expert, first, end = find_block(begins, ends, until, item // tiles, EXPERTS_BLOCK, ROWS)
+        first_row = item % tiles * COLUMNS
         place = first + tl.arange(0, ROWS)
         exists = place < end
         pair = tl.load(order + place, mask=exists, other=0)
@@ -111,6 +143,7 @@ def _gated_kernel(
             up = tl.dot(up_rows, batch, up, input_precision=PRECISION)
         weight = tl.load(weights + pair, mask=exists, other=0.0)
         value = tl.trans(gate * tl.sigmoid(gate) * up * weight[None, :])
+        column = first_row + tl.arange(0, COLUMNS)
         target = products + pair.to(tl.int64)[:, None] * F + column[None, :]
         mask = exists[:, None] & (column < F)[None, :]
         tl.store(target, value.to(products.dtype.element_ty), mask=mask)
@@ -127,26 +160,26 @@ def _down_kernel(
     num_tokens,
     N,
     K,
+    EXPERTS: tl.constexpr,
+    EXPERTS_BLOCK: tl.constexpr,
     CHOSEN: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
-    EARLY: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (expert, tile of rows of its matrix)."""
-    expert = tl.program_id(0)
-    first_row = tl.program_id(1) * COLUMNS
-    num_rows = tl.num_programs(0) * N
-    _begin(matrix, expert * N + first_row, num_rows, K, COLUMNS, EARLY, AHEAD, PDL)
-    begin = tl.load(offsets + expert)
-    end = tl.load(offsets + expert + 1)
-    column = first_row + tl.arange(0, COLUMNS)
-    for first in range(begin, end, ROWS):
+    """Items (block of rows, tile of rows of the expert's matrix)."""
+    tiles = tl.cdiv(N, COLUMNS)
+    own = tl.program_id(0)
+    _begin(matrix, own // tiles * N + own % tiles * COLUMNS, EXPERTS * N, K, COLUMNS, AHEAD, PDL)
+    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
+    for item in range(own, tl.max(until, axis=0) * tiles, tl.num_programs(0)):
+        expert, first, end = find_block(begins, ends, until, item // tiles, EXPERTS_BLOCK, ROWS)
+        first_row = item % tiles * COLUMNS
         place = first + tl.arange(0, ROWS)
         exists = place < end
         pair = tl.load(order + place, mask=exists, other=0)
@@ -156,6 +189,7 @@ def _down_kernel(
             batch = _load_rows(rows, exists, k, K, DEPTH, IS_WHOLE)
             weights = matrices.load([expert * N + first_row, k])
             total = tl.dot(weights, batch, total, input_precision=PRECISION)
+        column = first_row + tl.arange(0, COLUMNS)
         token = (pair % CHOSEN).to(tl.int64) * num_tokens + pair // CHOSEN
         target = products + token[:, None] * N + column[None, :]
         mask = exists[:, None] & (column < N)[None, :]
@@ -169,6 +203,8 @@ def gated_few(
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
     tile: Tile,
     launch: Mapping[str, Any],
+    *,
+    num_resident: int,
 ) -> torch.Tensor:
     """Activations [pairs, F]; ``tile.columns`` counts gate and up rows."""
     experts, double, depth = matrices.shape
@@ -179,7 +215,8 @@ def gated_few(
     if num_tokens:
         sides = matrices.view(experts * inner, 2, depth)
         half = tile.columns // 2
-        _gated_kernel[(experts, triton.cdiv(inner, half))](
+        items = max_blocks(weights.numel(), experts, tile) * triton.cdiv(inner, half)
+        _gated_kernel[(min(items, num_resident),)](
             TensorDescriptor.from_tensor(sides[:, 0], [half, tile.depth]),
             TensorDescriptor.from_tensor(sides[:, 1], [half, tile.depth]),
             matrices,
@@ -190,7 +227,7 @@ def gated_few(
             inner,
             depth,
             CHOSEN=num_chosen,
-            **_options(inputs, tile, half, launch),
+            **_options(inputs, experts, tile, half, launch),
         )
     return products
 
@@ -202,6 +239,8 @@ def down_few(
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
     tile: Tile,
     launch: Mapping[str, Any],
+    *,
+    num_resident: int,
 ) -> torch.Tensor:
     """Products [num_chosen, num_tokens, N]."""
     experts, outputs, depth = matrices.shape
@@ -210,7 +249,8 @@ def down_few(
     shape = (num_chosen, num_tokens, outputs)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
-        _down_kernel[(experts, triton.cdiv(outputs, tile.columns))](
+        items = max_blocks(len(inputs), experts, tile) * triton.cdiv(outputs, tile.columns)
+        _down_kernel[(min(items, num_resident),)](
             TensorDescriptor.from_tensor(
                 matrices.view(experts * outputs, depth), [tile.columns, tile.depth]
             ),
@@ -222,21 +262,33 @@ def down_few(
             outputs,
             depth,
             CHOSEN=num_chosen,
-            **_options(inputs, tile, tile.columns, launch),
+            **_options(inputs, experts, tile, tile.columns, launch),
         )
     return products
 
 
+def max_blocks(pairs: int, experts: int, tile: Tile) -> int:
+    """Most blocks of rows: every expert has at most one that is not full."""
+    return pairs // tile.rows + min(experts, pairs)
+
+
+def num_resident(tile: Tile, element_size: int) -> int:
+    """Programs that the current device holds at once, going by shared memory."""
+    own = tile.shared_bytes(element_size) + _SHARED_OF_A_PROGRAM
+    return num_multiprocessors() * max((shared_memory() + _SHARED_OF_A_PROGRAM) // own, 1)
+
+
 def _options(
-    inputs: torch.Tensor, tile: Tile, columns: int, launch: Mapping[str, Any]
+    inputs: torch.Tensor, experts: int, tile: Tile, columns: int, launch: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
+        "EXPERTS": experts,
+        "EXPERTS_BLOCK": triton.next_power_of_2(experts),
         "ROWS": tile.rows,
         "COLUMNS": columns,
         "DEPTH": tile.depth,
         "STAGES": tile.stages,
         "IS_WHOLE": inputs.shape[1] % tile.depth == 0,
-        "EARLY": _EARLY_PROGRAMS,
         "AHEAD": tile.ahead,
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
         "num_warps": tile.warps,

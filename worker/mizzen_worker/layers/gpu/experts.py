@@ -16,7 +16,7 @@ from mizzen_worker.kernels.gpu.expert_gemv import down_chosen_add, gated_chosen
 from mizzen_worker.kernels.gpu.expert_routing import MAX_EXPERTS, choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.gemv import linear
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few, num_resident
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies, shared_memory
 from mizzen_worker.kernels.gpu.skinny_gemm import multiply
 from mizzen_worker.layers.gpu.expert_tiles import ExpertTiles, Form, router_tile, tiles_of
@@ -82,8 +82,25 @@ def expert_products(
     choice = _tiles(experts).of(chosen.numel() / num_experts, has_tensor_copies=has_tensor_copies())
     choice = choice.fitted(shared_memory(), normed.element_size())
     if choice.form is Form.FEW:
-        activations = gated_few(normed, gate_up, weights, pairs, choice.gated, launch)
-        return down_few(activations, down, num_chosen, pairs, choice.down, launch)
+        size = normed.element_size()
+        activations = gated_few(
+            normed,
+            gate_up,
+            weights,
+            pairs,
+            choice.gated,
+            launch,
+            num_resident=num_resident(choice.gated, size),
+        )
+        return down_few(
+            activations,
+            down,
+            num_chosen,
+            pairs,
+            choice.down,
+            launch,
+            num_resident=num_resident(choice.down, size),
+        )
     activations = gated_many(normed, gate_up, weights, pairs, choice.gated, launch)
     return down_many(activations, down, num_chosen, pairs, choice.down, launch)
 
