@@ -20,7 +20,8 @@ COMPILERS = re.compile(r"(^|/)(cc|c\+\+|gcc|g\+\+|clang|ld|make|cc1|cc1plus)(-\d
 BUILD_TOOLS = re.compile(r"(^|/)(c\+\+|g\+\+|clang|make|cc1plus)(-\d+)?$")
 HEADERS = re.compile(r"/include/python3\.\d+/Python\.h$")
 CACHES = re.compile(
-    r"(^|/)(\.cache|pip-cache|uv-cache)/|(^|/)var/(cache/(uv|apt)|lib/apt/lists)/.+"
+    r"(^|/)(\.cache|pip-cache|uv-cache)/"
+    r"|(^|/)var/(cache/uv/.+|cache/apt/.+\.(bin|deb)|lib/apt/lists/.+_.+)"
 )
 INSTALLERS = re.compile(r"(^|/)bin/(uv|pip|pip3)$|/site-packages/(pip|uv)/")
 SECRETS = re.compile(
