@@ -40,7 +40,7 @@ def test_weights_and_kv_of_known_models(
     left = 0.9 * found["gpu_memory_bytes"] - found["weights_bytes"] - found["step_bytes"]
     left -= found["graphs_bytes"] + found["cuda_bytes"]
     assert found["left_bytes"] == pytest.approx(left, abs=2)
-    assert found["kv_tokens"] == (int(left) // (16 * kv_token_bytes) - 1) * 16
+    assert found["kv_tokens"] == (int(left) // (64 * kv_token_bytes) - 1) * 64
 
 
 def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

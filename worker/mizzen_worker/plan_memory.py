@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=tuple(_VALUE_BYTES_BY_DTYPE), default="bfloat16",
                         help="type of weights and KV (default %(default)s)")  # fmt: skip
     for flag, default, what in (
-        ("--page-size", 16, "positions of a page"),
+        ("--page-size", 64, "positions of a page"),
         ("--max-chunk-tokens", 8192, "prompt tokens of one step"),
         ("--max-running-requests", 256, "requests that run at once"),
     ):

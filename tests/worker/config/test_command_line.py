@@ -36,17 +36,23 @@ def test_flag_beats_file_beats_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "sizes"),
     [
-        ((), (16384, 64, 512)),
-        (("--device", "cuda"), (None, 256, 8192)),
-        (("--device", "cuda:1", "--kv-tokens", "auto"), (None, 256, 8192)),
-        (("--device", "cuda", "--kv-tokens", "64", "--max-chunk-tokens", "32"), (64, 256, 32)),
+        ((), (16384, 64, 512, 16)),
+        (("--device", "cuda"), (None, 256, 8192, 64)),
+        (("--device", "cuda:1", "--kv-tokens", "auto"), (None, 256, 8192, 64)),
+        (("--device", "cuda", "--page-size", "auto"), (None, 256, 8192, 64)),
+        (
+            ("--device", "cuda", "--kv-tokens", "64", "--max-chunk-tokens", "32"),
+            (64, 256, 32, 64),
+        ),
+        (("--device", "cuda", "--page-size", "16"), (None, 256, 8192, 16)),
     ],
 )
 def test_the_device_decides_what_is_left_to_it(
-    flags: tuple[str, ...], sizes: tuple[int | None, int, int]
+    flags: tuple[str, ...], sizes: tuple[int | None, int, int, int]
 ) -> None:
     engine = _parse(Role.SERVE, "m", *flags).group(EngineOptions)
-    assert (engine.kv_tokens, engine.max_running_requests, engine.max_chunk_tokens) == sizes
+    running, chunk = engine.max_running_requests, engine.max_chunk_tokens
+    assert (engine.kv_tokens, running, chunk, engine.page_size) == sizes
 
 
 def test_groups_of_other_roles_have_defaults() -> None:

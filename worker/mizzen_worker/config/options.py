@@ -222,8 +222,10 @@ OPTIONS: tuple[Option, ...] = (
         metavar="TOKENS",
     ),
     _option(
-        names.FLAG_PAGE_SIZE, EngineOptions, parse.number(1, 1024), "16",
-        "positions in one page of KV memory", roles=_ENGINE, metavar="TOKENS",
+        names.FLAG_PAGE_SIZE, EngineOptions, parse.auto_or(parse.number(1, 1024)), parse.AUTO,
+        "positions in one page of KV memory; whole pages are shared between requests; auto is 16"
+        " on a CPU and 64 on a GPU, whose prefill is faster the larger pages are, up to there",
+        roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="16", cuda="64"),
     ),
     _option(
         names.FLAG_KV_TOKENS, EngineOptions, parse.auto_or(parse.number(16)), parse.AUTO,
