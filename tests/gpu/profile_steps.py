@@ -1,10 +1,10 @@
 """Where the time of decode steps goes on a GPU: ``python -m tests.gpu.profile_steps qwen06b 1``.
 
-The engine of ``mizzen bench`` decodes a fixed batch under torch's profiler; the last steps are cut
-out between two launches of the kernel that begins each. Kernels may overlap (dependent launches),
-so each is charged from its start to the start of the next, or to its end where nothing follows at
-once: the rows, with the gaps in which nothing ran, add up to the step exactly. Profiling slows
-small steps down; the step's time without it is printed beside.
+The engine of ``mizzen bench`` decodes a fixed batch under torch's profiler; steps of the middle are
+cut out between two launches of the kernel that begins each. Kernels may overlap (dependent
+launches), so each is charged from its start to the start of the next, or to its end where nothing
+follows at once: the rows, with the gaps in which nothing ran, add up to the step exactly. A kernel
+that starts early and waits is charged for its wait. The step's time without profiling is beside.
 """
 
 import argparse
@@ -29,6 +29,7 @@ FIRST_KERNEL = "stage_step"
 """Part of the name of the kernel with which every decode step begins."""
 GAP = "(nothing runs)"
 _NUM_STEPS = 20
+_NUM_NEW = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +64,30 @@ def kernel_runs(trace: Path) -> list[KernelRun]:
     return sorted(runs, key=lambda run: run.start)
 
 
-def last_steps(runs: Sequence[KernelRun], num_steps: int) -> tuple[list[KernelRun], float]:
-    """The kernels of the last whole steps, and when the step after them begins."""
+def middle_steps(runs: Sequence[KernelRun], num_steps: int) -> tuple[list[KernelRun], float]:
+    """The kernels of whole steps in the middle of a run, and when the step after them begins.
+
+    There the whole batch decodes: first some rows still wait for their prompts, last some are done.
+    """
     begins = [run.start for run in runs if FIRST_KERNEL in run.name]
-    if len(begins) <= num_steps + 1:
+    begin = (len(begins) - num_steps) // 2
+    if begin < 1:
         message = f"only {len(begins)} launches of {FIRST_KERNEL!r} were traced"
         raise ValueError(message)
-    first, until = begins[-num_steps - 2], begins[-2]
+    first, until = begins[begin], begins[begin + num_steps]
     return [run for run in runs if first <= run.start < until], until
 
 
 def profile_batch(engine: BenchEngine, batch: int, num_prompt: int) -> list[dict[str, float | str]]:
     """Rows of one batch size: kernel, microseconds a step, launches a step, share."""
-    requests = equal_requests(batch, num_prompt=num_prompt, num_new=3 * _NUM_STEPS, seed=batch)
+    requests = equal_requests(batch, num_prompt=num_prompt, num_new=_NUM_NEW, seed=batch)
     engine.run(requests)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        engine.run(equal_requests(batch, num_prompt=num_prompt, num_new=3 * _NUM_STEPS, seed=-1))
+        engine.run(equal_requests(batch, num_prompt=num_prompt, num_new=_NUM_NEW, seed=-1))
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(trace))
-        runs, until = last_steps(kernel_runs(trace), _NUM_STEPS)
+        runs, until = middle_steps(kernel_runs(trace), _NUM_STEPS)
     charged = charge(runs, until)
     total = sum(charged.values())
     counts: dict[str, int] = defaultdict(int)
@@ -103,6 +108,23 @@ def profile_batch(engine: BenchEngine, batch: int, num_prompt: int) -> list[dict
     return [*rows, whole]
 
 
+def load_engine(shape: str, max_running: int, num_positions: int) -> BenchEngine:
+    """An engine over made-up weights, with KV memory for so many rows of so many positions."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(dict(SHAPES[shape])))
+        options = RunnerOptions(
+            model=Path(folder),
+            page_size=64,
+            kv_tokens=max_running * num_positions,
+            max_slots=max_running + max_running // 8 + 1,
+            weight_format=WeightFormat.DUMMY,
+            device="cuda",
+        )
+        runner = load_runner(options, lambda done, total: None).runner
+    limits = EngineLimits(max_running=max_running, max_chunk_tokens=8192, is_overlapped=True)
+    return BenchEngine(runner, limits)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.profile_steps")
     parser.add_argument("shape", choices=sorted(SHAPES))
@@ -110,20 +132,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=1024)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    most = max(arguments.batches)
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(dict(SHAPES[arguments.shape])))
-        options = RunnerOptions(
-            model=Path(folder),
-            page_size=16,
-            kv_tokens=(most + 8) * (arguments.prompt + 512),
-            max_slots=2 * most + 2,
-            weight_format=WeightFormat.DUMMY,
-            device="cuda",
-        )
-        runner = load_runner(options, lambda done, total: None).runner
-    limits = EngineLimits(max_running=most, max_chunk_tokens=8192, is_overlapped=True)
-    engine = BenchEngine(runner, limits)
+    engine = load_engine(arguments.shape, max(arguments.batches), arguments.prompt + 4 * _NUM_NEW)
     rows: list[dict[str, float | str]] = []
     for batch in arguments.batches:
         sizes = BenchSizes(batches=(batch,), num_prompt=arguments.prompt, num_new=128, rounds=1)

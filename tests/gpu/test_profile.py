@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.gpu.profile_steps import GAP, KernelRun, charge, kernel_runs, last_steps
+from tests.gpu.profile_steps import GAP, KernelRun, charge, kernel_runs, middle_steps
 
 
 def _run(name: str, start: float, duration: float) -> KernelRun:
@@ -24,10 +24,10 @@ def test_whole_steps_are_cut_between_their_first_kernels() -> None:
         for step in range(6)
         for name, at in (("_stage_step", 0), ("x", 2))
     ]
-    found, until = last_steps(runs, 3)
+    found, until = middle_steps(runs, 3)
     assert (found[0].start, len(found), until) == (10, 6, 40)
     with pytest.raises(ValueError, match="only 6 launches"):
-        last_steps(runs, 5)
+        middle_steps(runs, 5)
 
 
 def test_a_trace_gives_kernels_in_order(tmp_path: Path) -> None:
