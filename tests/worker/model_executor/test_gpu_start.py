@@ -11,6 +11,7 @@ import torch
 from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
@@ -167,3 +168,16 @@ def test_a_pool_is_one_piece_of_zeros_whose_layers_do_not_overlap() -> None:
         part.fill_(number + 1)
     assert [float(part.max()) for part in parts] == [1, 2, 3, 4]
     assert shape.page_values * 4 == parts[0].numel() * 4
+
+
+@pytest.mark.parametrize("error", [DeviceError("a value was asked for"), IndexError("1")])
+def test_a_run_without_values_that_fails_is_no_failure_of_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    folder = KernelFolder(path=tmp_path, environment={})
+    folder.fill(fail, facts="", capability=90, progress=lambda done, total: None)
+    assert "kernels are compiled one after the other" in caplog.text
+    assert not list(tmp_path.glob("*.filled"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import triton
 
+from mizzen_worker.contracts.errors import WorkerError
 from mizzen_worker.kernels.gpu.compile_ahead import (
     KernelRequest,
     compile_in_processes,
@@ -25,6 +26,19 @@ from mizzen_worker.kernels.gpu.compile_ahead import (
 
 logger = logging.getLogger(__name__)
 
+_FAILURES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    WorkerError,
+    triton.TritonError,
+)
+"""What running a model without values may end with, where something asks for one."""
 _MAX_PROCESSES = 32
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CODE = ("kernels/gpu", "layers/gpu", "attention", "sampler", "models", "model_executor")
@@ -65,7 +79,7 @@ class KernelFolder:
                     run()
                 num_compiled = self._compile(requests, capability, progress)
                 done.touch()
-        except (OSError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        except _FAILURES as error:
             reason = f"{type(error).__name__}: {error}"
             logger.warning("kernels are compiled one after the other", extra={"reason": reason})
             return

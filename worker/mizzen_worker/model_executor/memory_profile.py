@@ -4,6 +4,7 @@ Owns no arithmetic (``memory/plan.py``) and no shape of a step (``largest_step.p
 there already and nothing else: a pool that holds just that step is made for it and dropped again.
 """
 
+import gc
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -94,6 +95,8 @@ def size_pool(request: SizingRequest, meter: MemoryMeter, make_runner: RunnerMak
     """
     limits = request.limits
     step_bytes, decode_bytes = _measure(request, meter, make_runner)
+    # The trial's runner and pool are garbage, which may lie in cycles.
+    gc.collect()
     meter.release()
     free_bytes, total_bytes = meter.free_and_total()
     weights_bytes = meter.held()
