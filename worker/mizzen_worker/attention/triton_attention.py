@@ -24,7 +24,7 @@ from mizzen_worker.kernels.gpu.decode_attention import (
 )
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.shared_prefix_attention import SharedTile, shared_prefix_attention
-from mizzen_worker.memory.device_pool import DevicePool
+from mizzen_worker.memory.device_pool import DevicePool, KvScale
 from mizzen_worker.memory.forward_batch import SHARED_ITEM_ROWS, ForwardBatch, SharedPrefixes
 
 
@@ -39,13 +39,15 @@ class AttentionRule:
     soft_cap: float = 0.0
     sinks: Sequence[torch.Tensor] = ()
 
-    def of(self, layer: int, head_dim: int, window: int | None) -> ScoreRule:
-        """The rule of one layer."""
+    def of(self, layer: int, head_dim: int, window: int | None, stored: KvScale) -> ScoreRule:
+        """The rule of one layer; ``stored``: of its keys and values."""
         return ScoreRule(
             scale=head_dim**-0.5 if self.scale is None else self.scale,
             window=window,
             soft_cap=self.soft_cap,
             sinks=self.sinks[layer] if self.sinks else None,
+            key_scale=stored.key,
+            value_scale=stored.value,
         )
 
 
@@ -99,7 +101,7 @@ class _DecodeStep:
         if window not in self._plans:
             self._plans[window] = self._plan(queries, keys.shape[1], window)
         plan = self._plans[window]
-        rule = self._rule.of(layer, queries.shape[2], window)
+        rule = self._rule.of(layer, queries.shape[2], window, self._pool.scale(layer))
         if plan.shared is not None:
             shared_prefix_attention(
                 queries,

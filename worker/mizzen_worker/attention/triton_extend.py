@@ -50,7 +50,7 @@ class _ExtendStep:
             )
             tile = choose_tile(heads, queries.dtype, shared_memory())
             self._plan = plan_extend(self._rows, heads, self._num_tokens, tile)
-        rule = self._rule.of(layer, queries.shape[2], window)
+        rule = self._rule.of(layer, queries.shape[2], window, self._pool.scale(layer))
         keys, values = self._pool.keys(layer), self._pool.values(layer)
         return extend_attention(queries, keys, values, self._plan, rule, out)
 

@@ -1,5 +1,7 @@
 """Attention of one token equals its meaning: lengths, windows, head sizes, pages, the sink."""
 
+import dataclasses
+
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
@@ -153,8 +155,8 @@ def test_wrong_operands_are_refused() -> None:
     case = Case((2, 1), 16, 5, page_size=4, has_norms=False, dtype=torch.float32)
     with pytest.raises(ValueError, match="power of two of splits"):
         case.check(small(splits=6), None)
-    case.projected = case.projected.to(torch.float16)
-    with pytest.raises(ValueError, match="the pool holds"):
+    case.kv = dataclasses.replace(case.kv, values=case.kv.values.to(torch.float16))
+    with pytest.raises(ValueError, match=r"keys of torch.float32 and values of torch.float16"):
         case.check(small(), None)
 
 

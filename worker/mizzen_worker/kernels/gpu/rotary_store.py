@@ -26,6 +26,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from mizzen_worker.kernels.gpu.stored_kv import require_scaled, to_stored
+
 _HEAD_ELEMENTS = 512
 """Pairs of elements that one program rotates: 8 heads of 128. Twice as many for many tokens."""
 _FEW_TOKENS = 256
@@ -45,7 +47,7 @@ class RotaryTarget:
     """Where tokens stand and where their keys and values go; see the module.
 
     ``table`` [context, 2, head_dim / 2] float32; ``positions`` and ``locations`` [num_tokens]
-    int64.
+    int64. The scales are of an FP8 pool; see ``stored_kv.py``.
     """
 
     table: torch.Tensor
@@ -53,6 +55,8 @@ class RotaryTarget:
     locations: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
+    key_scale: float = 1.0
+    value_scale: float = 1.0
 
 
 # Steps place positions and locations anywhere in one upload.
@@ -70,6 +74,8 @@ def _rotary_store_kernel(
     values,
     split_stride,
     eps,
+    key_inverse,
+    value_inverse,
     SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORMS: tl.constexpr,
@@ -139,15 +145,15 @@ def _rotary_store_kernel(
         tl.store(source, tl.where(is_value, first, rotated_left).to(out), mask=is_new)
         tl.store(source + HALF, tl.where(is_value, second, rotated_right).to(out), mask=is_new)
 
-    out = keys.dtype.element_ty
+    TYPE: tl.constexpr = keys.dtype.element_ty
     row = location * (KV_HEADS * HEAD_DIM)
     is_key = exists & (head >= HEADS)[:, None] & (head < HEADS + KV_HEADS)[:, None]
     target = keys + row + (column - HEADS * HEAD_DIM)
-    tl.store(target, rotated_left.to(out), mask=is_key)
-    tl.store(target + HALF, rotated_right.to(out), mask=is_key)
+    tl.store(target, to_stored(rotated_left, key_inverse, TYPE), mask=is_key)
+    tl.store(target + HALF, to_stored(rotated_right, key_inverse, TYPE), mask=is_key)
     target = values + row + (column - (HEADS + KV_HEADS) * HEAD_DIM)
-    tl.store(target, first.to(out), mask=exists & is_value)
-    tl.store(target + HALF, second.to(out), mask=exists & is_value)
+    tl.store(target, to_stored(first, value_inverse, TYPE), mask=exists & is_value)
+    tl.store(target + HALF, to_stored(second, value_inverse, TYPE), mask=exists & is_value)
 
 
 def rotary_store(
@@ -189,6 +195,8 @@ def rotary_store(
         target.values,
         num_tokens * columns,
         0.0 if norms is None else norms.eps,
+        1.0 / target.key_scale,
+        1.0 / target.value_scale,
         SPLITS=splits,
         HAS_BIAS=bias is not None,
         HAS_NORMS=norms is not None,
@@ -217,3 +225,4 @@ def _check(projected: torch.Tensor, heads: int, target: RotaryTarget) -> None:
     if not all(tensor.is_contiguous() for tensor in tensors):
         message = "rotary_store needs contiguous projections, pool and table"
         raise ValueError(message)
+    require_scaled(target.keys.dtype, target.key_scale, target.value_scale)

@@ -1,9 +1,10 @@
 """Owns attention of one token over its paged KV, and entering the token's own; projects nothing.
 
 Contract: ``projected`` [heads + 2 KV heads, head_dim] as of ``rotary_gemv.py`` with its
-``squares``; the pool's keys and values [positions, KV heads, head_dim] contiguous, of the same
-dtype; head_dim a multiple of 16 up to 256. The row's length (own token included), slot, page
-table row and ``location`` come from the device; the length may be anything the table holds.
+``squares``; the pool's keys and values [positions, KV heads, head_dim] contiguous, of any one float
+dtype (FP8 with scales), computed in that of ``projected``; head_dim a multiple of 16 up to 256. The
+row's length (own token included), slot, page table row and ``location`` come from the device; the
+length may be anything the table holds.
 
 Split kernel, grid [KV heads, splits]: split s < splits - 1 attends over its share of the positions
 before the token's own,
@@ -32,6 +33,7 @@ from mizzen_worker.kernels.gpu.gemv import (
     let_next_begin,
     wait_for_previous,
 )
+from mizzen_worker.kernels.gpu.stored_kv import require_scaled, to_stored
 
 LOG2_E = 1.4426950408889634
 NO_WINDOW = 2**31 - 1
@@ -67,6 +69,8 @@ class RowKv:
     location: torch.Tensor
     length: torch.Tensor
     page_size: int
+    key_scale: float = 1.0
+    value_scale: float = 1.0
 
 
 @triton.jit
@@ -108,7 +112,8 @@ def _load_tile(
 @triton.jit
 def _fold(q, factor, keys, values, is_seen, top, total, sums):
     """Add a tile of positions to the running softmax."""
-    scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * factor[:, None]
+    values = values.to(q.dtype)
+    scores = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision="ieee") * factor[:, None]
     scores = tl.where(is_seen[None, :], scores, _MASKED)
     new_top = tl.maximum(top, tl.max(scores, axis=1))
     p = tl.exp2(scores - new_top[:, None])
@@ -144,6 +149,8 @@ def _split_kernel(
     max_pages,
     window,
     scale,
+    key_inverse,
+    value_inverse,
     eps,
     G: tl.constexpr,
     M: tl.constexpr,
@@ -199,8 +206,10 @@ def _split_kernel(
         value_ptr = projected_ptr + (key_head + KV_HEADS) * D
         value = tl.load(value_ptr + rd, mask=is_column, other=0.0)
         q = tl.load(queries, mask=mask, other=0.0)
-        if HAS_HEAD_NORMS:
-            key = (key.to(tl.float32) * key_factor).to(key.dtype)
+        # What later tokens will see of it, it sees itself.
+        TYPE: tl.constexpr = keys_ptr.dtype.element_ty
+        key = to_stored(key.to(tl.float32) * key_factor, key_inverse, TYPE)
+        value = to_stored(value.to(tl.float32), value_inverse, TYPE)
         offset = (location * KV_HEADS + kv_head) * D
         tl.store(keys_ptr + offset + rd, key, mask=is_column)
         tl.store(values_ptr + offset + rd, value, mask=is_column)
@@ -248,6 +257,7 @@ def _merge_kernel(
     partial_ptr,
     log_ptr,
     output_ptr,
+    value_scale,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -261,7 +271,7 @@ def _merge_kernel(
     inside = (rd < D)[None, :]  # all, but for odd sizes of heads
     tile = tl.load(partial_ptr + (head * SPLITS + rs)[:, None] * D + rd[None, :], mask=inside)
     weights = tl.exp2(logs - tl.max(logs, axis=0))
-    merged = tl.sum(tile * weights[:, None], axis=0) / tl.sum(weights, axis=0)
+    merged = tl.sum(tile * weights[:, None], axis=0) * (value_scale / tl.sum(weights, axis=0))
     tl.store(output_ptr + head * D + rd, merged.to(output_ptr.dtype.element_ty), mask=rd < D)
 
 
@@ -276,9 +286,10 @@ def _check(projected: torch.Tensor, kv: RowKv, num_heads: int, tile: SplitTile) 
     if projected.numel() != (num_heads + 2 * num_kv_heads) * head_dim:
         message = f"{projected.numel()} projected values are not those of {num_heads} heads"
         raise ValueError(message)
-    if kv.keys.dtype != projected.dtype or kv.values.dtype != projected.dtype:
-        message = f"the pool holds {kv.keys.dtype}, the projection is {projected.dtype}"
+    if kv.keys.dtype != kv.values.dtype:
+        message = f"the pool holds keys of {kv.keys.dtype} and values of {kv.values.dtype}"
         raise ValueError(message)
+    require_scaled(kv.keys.dtype, kv.key_scale, kv.value_scale)
     if tile.splits < 2 or tile.splits & (tile.splits - 1):
         message = f"attention needs a power of two of splits, at least 2, not {tile.splits}"
         raise ValueError(message)
@@ -321,7 +332,9 @@ def single_row_attention(
         logs,
         kv.page_table.stride(0),
         NO_WINDOW if window is None else window,
-        head_dim**-0.5 * LOG2_E,
+        head_dim**-0.5 * LOG2_E * kv.key_scale,
+        1.0 / kv.key_scale,
+        1.0 / kv.value_scale,
         eps,
         G=group_size,
         M=max(16, triton.next_power_of_2(group_size)),
@@ -343,6 +356,7 @@ def single_row_attention(
         partials,
         logs,
         output,
+        kv.value_scale,
         D=head_dim,
         SPLITS=tile.splits,
         COLUMNS=columns,

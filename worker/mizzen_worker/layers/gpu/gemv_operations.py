@@ -100,7 +100,10 @@ class GemvOperations:
         assert isinstance(queries, ProjectedHeads), "attend takes what the projection gave"
         batch, settings = self._batch, self._settings
         output = queries.projected.new_empty(1, settings.num_heads * settings.head_dim)
+        scale = self._pool.scale(layer)
         kv = RowKv(
+            key_scale=scale.key,
+            value_scale=scale.value,
             keys=self._pool.keys(layer),
             values=self._pool.values(layer),
             page_table=batch.page_table,

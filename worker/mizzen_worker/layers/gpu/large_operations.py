@@ -133,6 +133,8 @@ class LargeOperations:
             return self._sampled_queries(normed, qkv, norms, layer)
         batch = self._step.batch
         projected = torch.mm(normed, qkv.values.t())
+        # Where the pool rounds, attention must see what it holds.
+        is_whole = self._whole is not None and projected.dtype == self._step.pool.keys(0).dtype
         queries = rotary_store(
             projected,
             qkv.bias,
@@ -140,9 +142,9 @@ class LargeOperations:
             self._target(layer, batch.positions, batch.kv_locations),
             dtype=normed.dtype,
             launch=PLAIN,
-            replaces_new=self._whole is not None,
+            replaces_new=is_whole,
         )
-        return LargeValue(rows=queries, projected=None if self._whole is None else projected)
+        return LargeValue(rows=queries, projected=projected if is_whole else None)
 
     def _sampled_queries(
         self, normed: torch.Tensor, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
@@ -173,10 +175,13 @@ class LargeOperations:
 
     def _target(self, layer: int, positions: torch.Tensor, locations: torch.Tensor) -> RotaryTarget:
         pool = self._step.pool
+        scale = pool.scale(layer)
         return RotaryTarget(
             table=self._step.settings.table,
             positions=positions,
             locations=locations,
             keys=pool.keys(layer),
             values=pool.values(layer),
+            key_scale=scale.key,
+            value_scale=scale.value,
         )

@@ -125,12 +125,15 @@ class SkinnyOperations:
         normed = self._normed(hidden)
         projected = self._partial(normed, qkv, Product.QKV)
         batch, pool = self._step.batch, self._step.pool
+        scale = pool.scale(layer)
         target = RotaryTarget(
             table=self._step.settings.table,
             positions=batch.positions,
             locations=batch.kv_locations,
             keys=pool.keys(layer),
             values=pool.values(layer),
+            key_scale=scale.key,
+            value_scale=scale.value,
         )
         queries = rotary_store(
             projected, qkv.bias, norms, target, dtype=normed.dtype, launch=self._launch
