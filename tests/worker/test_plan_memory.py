@@ -87,3 +87,12 @@ def test_no_torch_is_loaded(tmp_path: Path) -> None:
         env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
     )
     assert done.stdout.endswith("[]\n")
+
+
+def test_fp8_keys_and_values_take_half(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(_folder(tmp_path, "llama8b"))
+    exact, packed = (
+        _plan(capsys, folder, "--gpu-memory", "80", "--kv-dtype", kind) for kind in ("auto", "fp8")
+    )
+    assert 2 * packed["kv_token_bytes"] == exact["kv_token_bytes"]
+    assert packed["kv_tokens"] == pytest.approx(2 * exact["kv_tokens"], abs=64)

@@ -29,6 +29,7 @@ from mizzen_worker.vocabulary.json_file import read_json_object
 from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
 _FLAG_LOG_FORMAT = "--log-format"
+_FLAG_KV_DTYPE = "--kv-dtype"
 _FLAG_OVERLAP = "--overlap"
 _FLAG_GRAPHS = "--cuda-graphs"
 _FLAG_COMPILE_CACHE = "--compile-cache"
@@ -79,6 +80,9 @@ def _of_engine(given: Mapping[str, Any]) -> dict[str, Effective]:
         if given[flag] == AUTO:
             name = on_gpu if is_gpu else on_cpu
             found[flag] = Effective(value=name, reason=f"{name} on a {place}")
+    if given[_FLAG_KV_DTYPE] == AUTO:
+        computing = found[FLAG_DTYPE].value if given[FLAG_DTYPE] == AUTO else given[FLAG_DTYPE]
+        found[_FLAG_KV_DTYPE] = Effective(value=computing, reason="the type of computing")
     if given[_FLAG_COMPILE_CACHE] is None:
         folder, reason = default_compile_cache(process_environment())
         found[_FLAG_COMPILE_CACHE] = Effective(value=str(folder), reason=reason)

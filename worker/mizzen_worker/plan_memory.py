@@ -21,6 +21,7 @@ from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 from mizzen_worker.models.model_facts import ModelFacts
 
 _VALUE_BYTES_BY_DTYPE = {"bfloat16": 2, "float32": 4}
+_BYTES_BY_KV_DTYPE = {"bfloat16": 2, "fp8": 1}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,7 +39,8 @@ def run(arguments: Sequence[str]) -> int:
     )
     total_bytes = int(given.gpu_memory * GIB)
     use = estimated_use(facts, sizes, total_bytes=total_bytes, fraction=given.memory_fraction)
-    token_bytes = model_kv_token_bytes(facts, value_bytes=sizes.value_bytes)
+    kv_bytes = _BYTES_BY_KV_DTYPE.get(given.kv_dtype, sizes.value_bytes)
+    token_bytes = model_kv_token_bytes(facts, value_bytes=kv_bytes)
     page = PageSizes(page_size=given.page_size, page_bytes=given.page_size * token_bytes)
     num_tokens = max(0, pages_that_fit(use, page)) * given.page_size
     if given.json:
@@ -73,7 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory-fraction", type=_share, default=0.9, metavar="SHARE",
                         help="share that a rank may fill (default %(default)s)")  # fmt: skip
     parser.add_argument("--dtype", choices=tuple(_VALUE_BYTES_BY_DTYPE), default="bfloat16",
-                        help="type of weights and KV (default %(default)s)")  # fmt: skip
+                        help="type of weights and computing (default %(default)s)")  # fmt: skip
+    parser.add_argument("--kv-dtype", choices=("auto", *_BYTES_BY_KV_DTYPE), default="auto",
+                        help="type of KV (default %(default)s: as --dtype)")  # fmt: skip
     for flag, default, what in (
         ("--page-size", 64, "positions of a page"),
         ("--max-chunk-tokens", 8192, "prompt tokens of one step"),

@@ -23,6 +23,7 @@ FOREIGN_TO_OWN: Mapping[str, str] = {
     "enforce-eager": "cuda-graphs",
     "disable-cuda-graph": "cuda-graphs",
     "block-size": "page-size",
+    "kv-cache-dtype": "kv-dtype",
     "scheduling-policy": "schedule-policy",
     "enable-priority-scheduling": "schedule-policy",
     "radix-eviction-policy": "cache-eviction",

@@ -73,6 +73,7 @@ class EngineOptions:
     cuda_graphs: str
     compile_cache: str | None
     dtype: str
+    kv_dtype: str
     load_format: str
     deterministic: bool
     device: str

@@ -300,6 +300,11 @@ OPTIONS: tuple[Option, ...] = (
         "type of computing; auto is float32 on a CPU and bfloat16 on a GPU", _ENGINE,
     ),
     _choice(
+        "--kv-dtype", EngineOptions, ("auto", "bfloat16", "fp8"),
+        "type of stored keys and values; auto is the type of computing; fp8 (e4m3, on GPUs of"
+        " compute capability 8.9 and later) holds twice as many positions, less exactly", _ENGINE,
+    ),
+    _choice(
         "--load-format", EngineOptions, ("auto", "dense", "dummy"),
         "weights as packed as the file has them, unpacked, or random without reading any", _ENGINE,
     ),

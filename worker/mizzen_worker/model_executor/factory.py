@@ -20,7 +20,7 @@ from mizzen_worker.layers.native_operations import (
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.model_executor.forward import Forward
-from mizzen_worker.model_executor.gpu_factory import gpu_start
+from mizzen_worker.model_executor.gpu_factory import gpu_kv_dtype, gpu_start
 from mizzen_worker.model_executor.gpu_start import ForwardMaker
 from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseCallback, ignore_phase
 from mizzen_worker.model_executor.model_runner import ModelRunner
@@ -32,6 +32,7 @@ from mizzen_worker.model_executor.runner_parts import (
     load_torch,
     pool_shape,
 )
+from mizzen_worker.model_executor.stored_types import Computing, kv_dtype, with_stored_types
 from mizzen_worker.model_executor.weights.checkpoint import (
     Checkpoint,
     open_checkpoint,
@@ -161,13 +162,17 @@ def load_runner(
         dummy_device=device,
     )
     limits = _limits(options, checkpoint.facts, device)
+    dtype = dtype_of(options, device)
     if device.type == "cuda":
         # Streams, graphs and Triton's launches are those of the current device.
         torch.cuda.set_device(device)
+        kv = gpu_kv_dtype(options, checkpoint.facts, device)
         runner = gpu_start(options, checkpoint, limits, device).run(progress, enter)
     else:
+        computing = Computing(dtype=dtype, reason_against="there is no GPU")
+        kv = kv_dtype(options.kv_type, computing)
         enter(LoadPhase.WEIGHTS)
         make_forward = _load(options, checkpoint, device, limits.context_length, progress)
-        pool = build_pool(pool_shape(checkpoint.facts, limits), dtype_of(options, device), device)
+        pool = build_pool(pool_shape(checkpoint.facts, limits), kv, device)
         runner = ModelRunner(make_forward(pool), limits, device)
-    return LoadedModel(runner=runner, facts=checkpoint.facts)
+    return LoadedModel(runner=runner, facts=with_stored_types(checkpoint.facts, kv, dtype))

@@ -25,6 +25,7 @@ from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.runner_parts import build_pool, dtype_of, load_torch, pool_shape
+from mizzen_worker.model_executor.stored_types import Computing, kv_dtype
 from mizzen_worker.model_executor.valueless import (
     VALUELESS,
     ValuelessGraphs,
@@ -47,6 +48,7 @@ def gpu_start(
 ) -> GpuStart:
     facts = checkpoint.facts
     dtype = dtype_of(options, device)
+    kv = gpu_kv_dtype(options, facts, device)
 
     def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
         if place == VALUELESS:
@@ -63,7 +65,7 @@ def gpu_start(
     def make_runner(
         make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
     ) -> ModelRunner:
-        pool = build_pool(pool_shape(facts, limits), dtype, place)
+        pool = build_pool(pool_shape(facts, limits), kv, place)
         is_valueless = place == VALUELESS
         link = ValuelessLink() if is_valueless else None
         forward = make_forward(pool)
@@ -79,7 +81,7 @@ def gpu_start(
         sizing=SizingRequest(
             limits=limits,
             max_new_tokens=options.max_chunk_tokens,
-            page_bytes=pool_shape(facts, limits).page_values * dtype.itemsize,
+            page_bytes=pool_shape(facts, limits).page_values * kv.itemsize,
             kv_tokens=options.kv_tokens,
             fraction=options.memory_fraction,
             num_graphs=num_graphs(limits.max_slots, limits.context_length)
@@ -88,10 +90,20 @@ def gpu_start(
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
-        facts=_kernel_facts(options, facts, limits, dtype),
+        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv}",
         load=load,
         make_runner=make_runner,
     )
+
+
+def gpu_kv_dtype(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> torch.dtype:
+    """Type of the KV pool; raises ``ConfigError``."""
+    computing = Computing(
+        dtype=dtype_of(options, device),
+        reason_against=_reason_against_kernels(options, facts),
+        capability=compute_capability(),
+    )
+    return kv_dtype(options.kv_type, computing)
 
 
 def _kernel_facts(

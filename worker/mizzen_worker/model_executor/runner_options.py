@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
+from mizzen_worker.model_executor.stored_types import KvType
 
 
 class ComputeType(enum.Enum):
@@ -48,6 +49,7 @@ class RunnerOptions:
     max_slots: int
     context_length: int | None = None
     compute_type: ComputeType = ComputeType.AUTO
+    kv_type: KvType = KvType.AUTO
     weight_format: WeightFormat = WeightFormat.AUTO
     num_threads: int = 0
     device: str = "cpu"

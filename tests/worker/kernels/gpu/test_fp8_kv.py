@@ -1,8 +1,4 @@
-"""Kernels over an FP8 pool equal those over what it holds; writing scales, rounds and saturates.
-
-Interpreted conversions to FP8 round wrongly (a carry is lost), so what is stored here is exact in
-the type already but in one test, which a GPU runs.
-"""
+"""Kernels over an FP8 pool equal those over what it holds; writing scales, rounds and saturates."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -13,6 +9,7 @@ from tests.worker.kernels.gpu.ahead_of_time import (
     SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
 )
+from tests.worker.kernels.gpu.exact_fp8 import exact_fp8  # noqa: F401  (a fixture)
 from tests.worker.kernels.gpu.launches import compiled_only
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
@@ -39,6 +36,8 @@ from mizzen_worker.kernels.gpu.stored_kv import FP8, LARGEST
 from mizzen_worker.layers.gpu.gemv_tiles import split_tile
 from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
 from mizzen_worker.memory.forward_batch import SHARED_ITEM_ROWS
+
+pytestmark = pytest.mark.usefixtures("exact_fp8")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
@@ -97,7 +96,6 @@ def test_storing_divides_and_saturates() -> None:
     assert target.values.float().abs().max() == LARGEST
 
 
-@pytest.mark.skipif(DEVICE.type == "cpu", reason="interpreted conversions to FP8 round wrongly")
 def test_storing_rounds_to_even_and_keeps_nan() -> None:
     torch.manual_seed(2)
     projected = torch.randn(3, 6 * 16, device=DEVICE) * 30
