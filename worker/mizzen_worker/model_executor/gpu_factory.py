@@ -111,8 +111,9 @@ def _kernel_facts(
 ) -> str:
     """What decides which kernels are launched, and for what they are specialised."""
     sizes = replace(limits, num_pages=1)
-    flags = (options.max_chunk_tokens, options.uses_graphs, options.is_deterministic)
-    return f"{facts.architecture} {facts.shape} {facts.windows} {dtype} {sizes} {flags}"
+    flags = (options.max_chunk_tokens, options.uses_graphs, options.expert_tally is not None)
+    in_torch = _reason_against_kernels(options, facts)
+    return f"{facts.architecture} {facts.shape} {facts.windows} {dtype} {sizes} {flags} {in_torch}"
 
 
 def _reason_against_kernels(options: RunnerOptions, facts: ModelFacts) -> str | None:
