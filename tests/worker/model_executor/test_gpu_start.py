@@ -16,7 +16,7 @@ from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
-from mizzen_worker.model_executor.load_phase import LoadPhase
+from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseClock
 from mizzen_worker.model_executor.memory_profile import SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
@@ -181,3 +181,14 @@ def test_a_run_without_values_that_fails_is_no_failure_of_the_start(
     folder.fill(fail, facts="", capability=90, progress=lambda done, total: None)
     assert "kernels are compiled one after the other" in caplog.text
     assert not list(tmp_path.glob("*.filled"))
+
+
+def test_phases_are_timed_and_passed_on() -> None:
+    now = [0.0]
+    entered: list[LoadPhase] = []
+    clock = PhaseClock(entered.append, clock=lambda: now[0])
+    for phase, seconds in ((LoadPhase.WEIGHTS, 2.5), (LoadPhase.GRAPHS, 4.0)):
+        clock.enter(phase)
+        now[0] += seconds
+    assert clock.finish() == {"loading weights": 2.5, "capturing graphs": 4.0}
+    assert entered == [LoadPhase.WEIGHTS, LoadPhase.GRAPHS]

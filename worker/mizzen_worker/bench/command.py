@@ -23,6 +23,7 @@ from mizzen_worker.config.options import Role, options_of
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.load_phase import PhaseClock, ignore_phase
 from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
 
 _DESCRIPTION = (
@@ -109,9 +110,12 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
     started = time.perf_counter()
     tally = ExpertTally()
     options = replace(runner_options(engine, model), expert_tally=tally)
-    loaded = load_runner(options, _ignore_progress)
+    clock = PhaseClock(ignore_phase, clock=time.perf_counter)
+    loaded = load_runner(options, _ignore_progress, clock.enter)
     load_s = time.perf_counter() - started
-    sys.stderr.write(f"model ready after {load_s:.1f} s\n")
+    phases = clock.finish()
+    told = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in phases.items())
+    sys.stderr.write(f"model ready after {load_s:.1f} s ({told})\n")
     bench = BenchEngine(
         loaded.runner,
         EngineLimits(
@@ -135,6 +139,7 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
         "model": str(given.model),
         "machine": facts_of_machine(engine.device),
         "load_s": load_s,
+        "load_phases": dict(phases),
         "rounds": given.rounds,
         "workloads": rows_by_workload,
     }

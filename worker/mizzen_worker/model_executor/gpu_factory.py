@@ -42,6 +42,8 @@ from mizzen_worker.models.parameter_count import parameter_count
 
 logger = logging.getLogger(__name__)
 
+_FEW_TOKENS = 32
+
 
 def gpu_start(
     options: RunnerOptions, checkpoint: Checkpoint, limits: RunnerLimits, device: torch.device
@@ -54,6 +56,10 @@ def gpu_start(
         if place == VALUELESS:
             empty = OpenWeights(source=ValuelessSource(), finish=lambda: None)
             without_values = replace(checkpoint, open_weights=lambda _: empty)
+            if options.is_deterministic:
+                # One token at a time asks for values; the kernels of its steps are the same.
+                eager = replace(options, is_deterministic=False)
+                return load_torch(eager, without_values, place, limits.context_length, progress)
             return _load_on_gpu(options, without_values, place, limits.context_length, progress)
         require_room_for_weights(
             weights_bytes=parameter_count(facts) * dtype.itemsize,
@@ -80,7 +86,8 @@ def gpu_start(
         capability=compute_capability(),
         sizing=SizingRequest(
             limits=limits,
-            max_new_tokens=options.max_chunk_tokens,
+            # One token at a time takes as much for few as for many, and minutes for those.
+            max_new_tokens=_FEW_TOKENS if options.is_deterministic else options.max_chunk_tokens,
             page_bytes=pool_shape(facts, limits).page_values * kv.itemsize,
             kv_tokens=options.kv_tokens,
             fraction=options.memory_fraction,

@@ -16,7 +16,7 @@ from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.model_executor.forward import Forward
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.largest_step import trial_steps
-from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseCallback
+from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseCallback, PhaseClock
 from mizzen_worker.model_executor.memory_profile import MemoryMeter, SizingRequest, size_pool
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.valueless import VALUELESS
@@ -49,7 +49,7 @@ class GpuStart:
 
     def run(self, progress: ProgressCallback, enter: PhaseCallback) -> ModelRunner:
         """Do it all; ``enter`` and ``progress`` are called from this thread."""
-        clock = _PhaseClock(enter)
+        clock = PhaseClock(enter, clock=time.monotonic)
         clock.enter(LoadPhase.KERNELS)
         self.folder.use()
         self.folder.fill(
@@ -72,7 +72,7 @@ class GpuStart:
         self.meter.release()  # What ran before it was captured left memory behind.
         clock.enter(LoadPhase.WARM_UP)
         self._run_all(runner)
-        clock.finish()
+        logger.info("ready on the GPU", extra={"seconds": clock.finish()})
         return runner
 
     def run_without_values(self) -> None:
@@ -91,31 +91,6 @@ class GpuStart:
     def _run_all(self, runner: ModelRunner) -> None:
         for step in warm_up_steps(runner.limits, max_new_tokens=self.sizing.max_new_tokens):
             runner.launch(step).settle()
-
-
-class _PhaseClock:
-    """Logs how long each phase took."""
-
-    def __init__(self, enter: PhaseCallback) -> None:
-        self._enter = enter
-        self._begun_s = time.monotonic()
-        self._phase: LoadPhase | None = None
-        self._seconds: dict[str, float] = {}
-
-    def enter(self, phase: LoadPhase) -> None:
-        self._note()
-        self._phase = phase
-        self._enter(phase)
-
-    def finish(self) -> None:
-        self._note()
-        logger.info("ready on the GPU", extra={"seconds": self._seconds})
-
-    def _note(self) -> None:
-        now_s = time.monotonic()
-        if self._phase is not None:
-            self._seconds[self._phase.value] = round(now_s - self._begun_s, 2)
-        self._begun_s = now_s
 
 
 def _ignore(num_done: int, num_total: int) -> None:
