@@ -13,9 +13,12 @@ from pathlib import Path
 import torch
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 
+from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.config.groups import EngineOptions
+from mizzen_worker.config.options import Role
 from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.load_phase import LoadPhase
-from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
+from mizzen_worker.scheduler.engine_setup import runner_options
 
 _PROMPT = 1024
 
@@ -58,15 +61,10 @@ def main() -> None:
     imported_s = time.monotonic() - begun_s
     torch.cuda.init()
     phases.note("CUDA is there")
-    options = RunnerOptions(
-        model=folder,
-        kv_tokens=None,
-        page_size=16,
-        max_slots=289,
-        weight_format=WeightFormat.DUMMY,
-        device="cuda",
-        compile_cache=cache,
-    )
+    flags = ["--device", "cuda", "--load-format", "dummy", "--compile-cache", str(cache)]
+    parser = make_parser(Role.SERVE, description="", example="")
+    configuration = parse_command_line(parser, Role.SERVE, ["--model", str(folder), *flags])
+    options = runner_options(configuration.group(EngineOptions), folder)
     runner = load_runner(options, lambda done, total: None, phases.enter).runner
     phases.note("ready")
     driver = RunnerDriver(runner)

@@ -36,8 +36,8 @@ def measure(readings: Readings) -> None:
         readings.add("rank, cold", **cold)
         warm = _rank(folder, cache)
         readings.add("rank, warm", **warm)
-        _check(cold, warm)
         _serve(readings, folder, cache)
+        _check(cold, warm)
 
 
 def _rank(folder: Path, cache: Path) -> dict[str, object]:
