@@ -1,41 +1,30 @@
-"""Prefill: the extend attention, the SwiGLU product, and whole models in large operations.
+"""Prefill: whole models in large operations, and the kernels of one replay.
 
-Predicted (H200): llama8b, chunks of 8192 tokens as two whole prompts of 4096, all 32 layers and the
-head in a graph: 44,500 input tok/s through cuDNN's attention, 43,700 through ours with pages of 64
-(tensor maps), 43,000 with pages of 16. One prompt of 1024 tokens: llama8b 21 ms, qwen06b 2.4 ms.
-qwen06b 16 x 512: 14.0 ms (585,000 tok/s). Extend attention of 32/8 heads: 4 x 4096 new tokens
-1,090 us, 64 x 128 new behind 2048 780 us (pages of 16). SwiGLU 623, 1,384, 2,845 us at 2048, 4096,
-8192 tokens.
+Measured on an H200 with normed rows written out: llama8b, chunks of 8192 tokens as two whole
+prompts of 4096, all 32 layers and the head in a graph: 43,600 input tok/s through cuDNN's
+attention, 43,200 through ours with pages of 64 (tensor maps), 42,300 with pages of 16. One prompt
+of 1024 tokens: llama8b 22.0 ms, qwen06b 2.65 ms. qwen06b 16 x 512: 14.3 ms.
+
+Predicted with factors of rows in their place, which move 64 instead of 128 MB twice a layer: 43,800
+to 44,000 through cuDNN's attention, 21.9 ms for 1024 tokens. Chunks of 16384 are no faster.
 """
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from tests.gpu.measure.harness import Readings, capture, require_close, time_graph, time_work
+from tests.gpu.measure.harness import Readings, capture, require_close, time_graph
+from tests.gpu.profile_steps import charge, kernel_runs
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.bench.shapes import SHAPES
-from mizzen_worker.kernels.gpu.attention_tile import ScoreRule
-from mizzen_worker.kernels.gpu.extend_attention import extend_attention
-from mizzen_worker.kernels.gpu.extend_plan import (
-    ExtendRows,
-    ExtendTile,
-    HeadShape,
-    choose_tile,
-    plan_extend,
-)
-from mizzen_worker.kernels.gpu.launching import PLAIN, shared_memory
-from mizzen_worker.kernels.gpu.persistent_gemm import NARROW, WIDE, GemmTile, swiglu_gemm
-from mizzen_worker.kernels.gpu.residual_norm import rms_norm
-from mizzen_worker.kernels.gpu.rotary_store import RotaryTarget, rotary_store
-from mizzen_worker.kernels.reference.swiglu import swiglu
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
 from mizzen_worker.layers.gpu.step import AttendFunction, GpuSettings, GpuStep, HeadOutput
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
@@ -165,118 +154,15 @@ def prefill_of(facts: ModelFacts, model: DenseDecoder, rows: Rows, page_size: in
 
 @torch.inference_mode()
 def measure(readings: Readings) -> None:
-    check_attention(readings)
-    check_swiglu(readings)
     for name in ("llama8b", "qwen06b"):
         check_model(readings, name)
     torch.cuda.empty_cache()
-    for work in (time_llama, time_qwen, time_attention, time_swiglu, time_small):
+    for work in (time_llama, time_qwen, profile_llama):
         if readings.seconds() > SECONDS:
             readings.add(f"{work.__name__} left out: no time")
             continue
         work(readings)
         torch.cuda.empty_cache()
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Random queries and cache of one layer."""
-
-    heads: HeadShape
-    rows: ExtendRows
-    batch: ForwardBatch
-    queries: torch.Tensor
-    keys: torch.Tensor
-    values: torch.Tensor
-
-    def run(self, rule: ScoreRule, tile: ExtendTile | None = None) -> torch.Tensor:
-        tile = tile or choose_tile(self.heads, torch.bfloat16, shared_memory())
-        plan = plan_extend(self.rows, self.heads, len(self.queries), tile)
-        out = torch.full_like(self.queries, float("nan")).flatten(1)
-        return extend_attention(self.queries, self.keys, self.values, plan, rule, out)
-
-
-def attention_of(heads: HeadShape, rows: Rows, page_size: int) -> Attention:
-    batch = batch_of(rows, page_size)
-    num_positions = (int(batch.page_table.max()) + 1) * page_size
-    keys, values = torch.randn(2, num_positions, heads.num_kv_heads, heads.head_dim, **BF16)
-    return Attention(
-        heads=heads,
-        rows=ExtendRows(
-            page_table=batch.page_table,
-            row_slots=batch.row_slots,
-            row_starts=batch.device_row_starts,
-            row_lengths=batch.device_row_lengths,
-            page_size=page_size,
-        ),
-        batch=batch,
-        queries=torch.randn(batch.num_tokens, heads.num_heads, heads.head_dim, **BF16),
-        keys=keys,
-        values=values,
-    )
-
-
-def expected_row(case: Attention, row: int, rule: ScoreRule) -> torch.Tensor:
-    """Float32 attention of one row's tokens."""
-    batch = case.batch
-    first, after = int(batch.row_starts[row]), int(batch.row_starts[row + 1])
-    length = int(batch.row_lengths[row])
-    places = batch.row_locations(row)
-    positions = torch.arange(length - (after - first), length, device="cuda")[:, None]
-    index = torch.arange(length, device="cuda")[None, :]
-    is_seen = index <= positions
-    if rule.window is not None:
-        is_seen &= index > positions - rule.window
-    queries = case.queries[first:after].float().transpose(0, 1)
-    keys, values = (
-        cache[places].float().repeat_interleave(case.heads.group, 1).transpose(0, 1)
-        for cache in (case.keys, case.values)
-    )
-    scores = queries @ keys.transpose(1, 2) * rule.scale
-    if rule.soft_cap:
-        scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
-    scores = scores.masked_fill(~is_seen, float("-inf"))
-    if rule.sinks is not None:
-        sinks = rule.sinks[:, None, None].expand(-1, len(positions), 1)
-        scores = torch.cat([scores, sinks], dim=2)
-    weights = torch.softmax(scores, dim=2)[:, :, :length]
-    return (weights @ values).transpose(0, 1).flatten(1)
-
-
-def check_attention(readings: Readings) -> None:
-    rows = [(0, 777), (2048, 128), (1000, 300), (5, 1), (1500, 1)]
-    sinks = torch.randn(32, device="cuda")
-    for kv_heads, head_dim, page_size, rule in (
-        (8, 128, 16, ScoreRule(scale=SCALE)),
-        (8, 128, 64, ScoreRule(scale=SCALE)),
-        (4, 128, 64, ScoreRule(scale=SCALE)),
-        (8, 128, 16, ScoreRule(scale=SCALE, window=300, soft_cap=20.0, sinks=sinks)),
-        (8, 64, 1, ScoreRule(scale=SCALE)),
-        (8, 256, 16, ScoreRule(scale=SCALE)),
-    ):
-        heads = HeadShape(num_heads=32, num_kv_heads=kv_heads, head_dim=head_dim)
-        case = attention_of(heads, rows, page_size)
-        found = case.run(rule)
-        name = f"extend 32/{kv_heads} x {head_dim}, pages of {page_size}, window {rule.window}"
-        errors = []
-        for row in range(len(rows)):
-            part = slice(int(case.batch.row_starts[row]), int(case.batch.row_starts[row + 1]))
-            expected = expected_row(case, row, rule)
-            errors.append(require_close(f"{name}, row {row}", found[part], expected, 1e-2))
-        readings.add(f"check {name}", error=round(max(errors), 5))
-
-
-def check_swiglu(readings: Readings) -> None:
-    for tokens, size, inner in ((1000, 4096, 14336), (1024, 1024, 3072), (3, 4096, 14336)):
-        inputs = torch.randn(tokens, size, **BF16)
-        weight = torch.randn(2 * inner, size, **BF16) * size**-0.5
-        bias = torch.randn(2 * inner, device="cuda")
-        for tile in (WIDE, NARROW):
-            for given in (None, bias):
-                name = f"swiglu {tokens} x {inner}, {tile.columns} columns, bias {given is bias}"
-                found = swiglu_gemm(inputs, weight, given, tile)
-                error = require_close(name, found, swiglu(inputs, weight, given), 1e-2)
-                readings.add(f"check {name}", error=round(error, 5))
 
 
 def check_model(readings: Readings, name: str) -> None:
@@ -347,14 +233,34 @@ def time_llama(readings: Readings) -> None:
         if is_exact:
             time_eager(readings, "llama8b 2 x 4096, eager", prefill, is_exact=True)
         del prefill
-    silent = prefill_of(facts, model, [(0, 4096)] * 2, 64)
-    silent = replace(silent, batch=replace(silent.batch, sampled_tokens=_none()))
-    name = "llama8b 2 x 4096, nothing sampled, exact True"
-    time_prefill(readings, name, silent, is_exact=True, replays=8, rounds=2)
+    large = prefill_of(facts, model, [(0, 4096)] * 4, 64)
+    name = "llama8b 4 x 4096, whole model, pages of 64, exact True"
+    time_prefill(readings, name, large, is_exact=True, replays=4, rounds=2)
 
 
-def _none() -> torch.Tensor:
-    return torch.empty(0, dtype=torch.int64, device="cuda")
+def profile_llama(readings: Readings) -> None:
+    """Kernel by kernel: where the time of one replay goes, gaps included."""
+    facts = facts_of("llama8b")
+    model = model_of(facts, GpuWeightPreparer(torch.bfloat16, torch.device("cuda")))
+    for rows, is_exact in (([(0, 1024)], False), ([(0, 4096)] * 2, True)):
+        prefill = prefill_of(facts, model, rows, 64)
+        graph = capture(partial(prefill.run, is_exact=is_exact), warm_up=1)
+        graph.replay()
+        torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            graph.replay()
+            torch.cuda.synchronize()
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(trace))
+            runs = kernel_runs(trace)
+        charged = charge(runs, max(run.start + run.duration for run in runs))
+        for kernel, us in sorted(charged.items(), key=lambda item: -item[1]):
+            launches = sum(run.name == kernel for run in runs)
+            name = f"profile {len(rows)} x {rows[0][1]}: {kernel[:70]}"
+            readings.add(name, us, launches=launches)
+        del graph, prefill
+        torch.cuda.empty_cache()
 
 
 def time_qwen(readings: Readings) -> None:
@@ -373,97 +279,3 @@ def time_qwen(readings: Readings) -> None:
         time_prefill(readings, name, prefill, is_exact=is_exact, replays=4, rounds=5)
         if page_size == 64:
             time_eager(readings, f"{name}, eager", prefill, is_exact=is_exact)
-
-
-def time_attention(readings: Readings) -> None:
-    heads = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
-    tiles = (
-        choose_tile(heads, torch.bfloat16, shared_memory()),
-        ExtendTile(query_rows=128, key_block=64, num_stages=3, num_warps=8),
-    )
-    for rows in ([(0, 4096)] * 4, [(2048, 128)] * 64, [(0, 560)] * 14, [(1000, 1)] * 64):
-        products = sum(count * (start + (count + 1) / 2) for start, count in rows)
-        flops = 4 * heads.num_heads * heads.head_dim * products
-        for page_size in (64, 16):
-            case = attention_of(heads, rows, page_size)
-            for tile in tiles if page_size == 64 else tiles[:1]:
-                name = f"extend {len(rows)} x {rows[0]}, pages of {page_size}, {tile}"
-                us = _time_attention(case, tile)
-                readings.add(name, us, tflops=round(flops / us * 1e-6))
-
-
-def _time_attention(case: Attention, tile: ExtendTile) -> float:
-    plan = plan_extend(case.rows, case.heads, len(case.queries), tile)
-
-    def work() -> None:
-        for _ in range(4):
-            extend_attention(case.queries, case.keys, case.values, plan, ScoreRule(scale=SCALE))
-
-    return time_work(work, replays=3, rounds=3) / 4
-
-
-def time_swiglu(readings: Readings) -> None:
-    tiles = (WIDE, NARROW, replace(WIDE, num_stages=4), replace(NARROW, num_warps=8))
-    for size, inner, counts in ((1024, 3072, (1024, 8192)), (4096, 14336, (1024, 2048, 8192))):
-        weights = [torch.randn(2 * inner, size, **BF16) * size**-0.5 for _ in range(2)]
-        for tokens in counts:
-            inputs = torch.randn(tokens, size, **BF16)
-            flops = 4 * tokens * size * inner
-            us = _time_each(weights, _library(inputs))
-            readings.add(f"library {tokens} x {inner}", us, tflops=round(flops / us * 1e-6))
-            for tile in tiles:
-                us = _time_each(weights, _ours(inputs, tile))
-                name = f"swiglu {tokens} x {inner}, {tile}"
-                readings.add(name, us, tflops=round(flops / us * 1e-6))
-
-
-def _library(inputs: torch.Tensor) -> Callable[[torch.Tensor], object]:
-    """The product alone, without SwiGLU."""
-    return lambda weight: torch.mm(inputs, weight.t())
-
-
-def _ours(inputs: torch.Tensor, tile: GemmTile) -> Callable[[torch.Tensor], object]:
-    return lambda weight: swiglu_gemm(inputs, weight, None, tile)
-
-
-def _time_each(weights: list[torch.Tensor], product: Callable[[torch.Tensor], object]) -> float:
-    def work() -> None:
-        for weight in weights:
-            product(weight)
-
-    return time_work(work, replays=3, rounds=3) / len(weights)
-
-
-def time_small(readings: Readings) -> None:
-    """The kernels that only read and write."""
-    tokens, heads, kv_heads, head_dim = 8192, 32, 8, 128
-    batch = batch_of([(0, tokens // 2)] * 2, 64)
-    hidden = torch.randn(tokens, heads * head_dim, **BF16)
-    us = time_work(lambda: rms_norm(hidden, 1e-5, PLAIN), replays=8, rounds=3)
-    readings.add("norm of 8192 x 4096", us, num_bytes=2 * hidden.nbytes)
-    columns = (heads + 2 * kv_heads) * head_dim
-    projected = torch.randn(tokens, columns, **BF16)
-    keys, values = torch.zeros(2, 2 * tokens, kv_heads, head_dim, **BF16)
-    target = RotaryTarget(
-        table=torch.randn(tokens, 2, head_dim // 2, device="cuda"),
-        positions=batch.positions,
-        locations=batch.kv_locations,
-        keys=keys,
-        values=values,
-    )
-    for replaces_new in (False, True):
-
-        def work(*, replaces_new: bool = replaces_new) -> torch.Tensor:
-            return rotary_store(
-                projected,
-                None,
-                None,
-                target,
-                dtype=torch.bfloat16,
-                launch=PLAIN,
-                replaces_new=replaces_new,
-            )
-
-        us = time_work(work, replays=8, rounds=3)
-        name = f"rotation and store of 8192, in place too {replaces_new}"
-        readings.add(name, us, num_bytes=2 * projected.nbytes)

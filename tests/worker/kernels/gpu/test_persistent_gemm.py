@@ -30,10 +30,15 @@ def test_equals_the_reference(
 ) -> None:
     inputs, weight = made(dtype, tokens, size), made(dtype, 2 * inner, size)
     bias = made(torch.float32, 2 * inner) if has_bias else None
-    expected = swiglu(inputs, weight, bias)
+    scales = made(torch.float32, tokens).sigmoid()
     for tile in (None, SMALL):
-        found = swiglu_gemm(inputs, weight, bias, tile)
-        torch.testing.assert_close(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        for given in (None, scales):
+            scaled = inputs if given is None else inputs.float() * given[:, None]
+            expected = swiglu(scaled, weight, bias)
+            found = swiglu_gemm(inputs, weight, bias, tile, given)
+            torch.testing.assert_close(
+                found.float(), expected.float(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+            )
 
 
 def test_no_tokens_give_no_rows() -> None:
@@ -45,6 +50,12 @@ def test_rows_that_no_tensor_map_can_hold_are_refused() -> None:
         swiglu_gemm(made(torch.float32, 3, 10), made(torch.float32, 16, 10))
     with pytest.raises(ValueError, match="16 bytes"):
         swiglu_gemm(made(torch.float32, 3, 16), made(torch.float32, 6, 16))
+
+
+def test_scales_of_other_tokens_are_refused() -> None:
+    inputs, weight = made(DTYPES[-1], 3, 16), made(DTYPES[-1], 16, 16)
+    with pytest.raises(ValueError, match=r"\(2,\) scales are not one of each of 3 tokens"):
+        swiglu_gemm(inputs, weight, scales=torch.zeros(2, device=DEVICE))
 
 
 def test_tile_follows_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +76,7 @@ def compile_all(capability: int) -> None:
                 torch.empty(1024, inner, dtype=torch.bfloat16),
                 tile,
                 num_programs=132,
+                scales=torch.empty(1024),
             )
             compile_kernel(module._swiglu_gemm, launch.grid, *launch.arguments, **launch.options)
 

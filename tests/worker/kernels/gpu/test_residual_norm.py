@@ -6,7 +6,13 @@ from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_ke
 
 from mizzen_worker.kernels.gpu import residual_norm as module
 from mizzen_worker.kernels.gpu.launching import PLAIN
-from mizzen_worker.kernels.gpu.residual_norm import add_norm, embed_norm, norm_warps, rms_norm
+from mizzen_worker.kernels.gpu.residual_norm import (
+    add_norm,
+    embed_norm,
+    norm_warps,
+    rms_norm,
+    row_scales,
+)
 from mizzen_worker.kernels.reference import rms_norm as reference
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,7 +72,16 @@ def test_rows_are_normed_as_they_are(*, has_weight: bool, dtype: torch.dtype) ->
     assert torch.equal(rows, before)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_factors_of_rows_are_those_of_their_norms(width: int, dtype: torch.dtype) -> None:
+    rows = torch.randn(7, width).to(DEVICE, dtype) * torch.arange(7, device=DEVICE)[:, None]
+    found = row_scales(rows.to(dtype), EPS, PLAIN)
+    torch.testing.assert_close(found, reference.row_scales(rows.to(dtype), EPS))
+
+
 def test_no_rows_are_no_work() -> None:
+    assert row_scales(torch.zeros(0, 16, device=DEVICE), EPS, PLAIN).shape == (0,)
     assert rms_norm(torch.zeros(0, 16, device=DEVICE), EPS, PLAIN).shape == (0, 16)
 
 
@@ -103,6 +118,8 @@ def compile_all(capability: int) -> None:
                 "num_warps": norm_warps(width, 32),
             }
             compile_kernel(module._residual_norm_kernel, (1,), *arguments, 1 << 16, EPS, **options)
+        options = {"WIDTH": width, "BLOCK": width, "PDL": 0, "num_warps": norm_warps(width, 1024)}
+        compile_kernel(module._row_scales_kernel, (1,), half, wide, EPS, **options)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ def check(
     dtype: torch.dtype = torch.float32,
     pool_dtype: torch.dtype | None = None,
     replaces_new: bool = False,
+    has_scales: bool = False,
 ) -> None:
     torch.manual_seed(head_dim + heads)
     num_tokens, columns = 5, (heads + 2 * kv_heads) * head_dim
@@ -47,9 +48,18 @@ def check(
     )
     norms = HeadNormWeights(query=weights[0], key=weights[1], eps=1e-6) if has_norms else None
     projected = parts if splits > 1 else parts[0]
-    whole = parts.float().sum(0) + (0 if bias is None else bias)
+    scales = (torch.rand(num_tokens) + 0.5).to(DEVICE) if has_scales else None
+    whole = parts.float().sum(0) * (1 if scales is None else scales[:, None])
+    whole = whole + (0 if bias is None else bias)
     found = rotary_store(
-        projected, bias, norms, target, dtype=dtype, launch=PLAIN, replaces_new=replaces_new
+        projected,
+        bias,
+        norms,
+        target,
+        dtype=dtype,
+        launch=PLAIN,
+        scales=scales,
+        replaces_new=replaces_new,
     )
 
     queries, keys, values = rotated_heads(
@@ -90,6 +100,25 @@ def test_heads_are_rotated_and_stored(
 @pytest.mark.parametrize("splits", [2, 4])
 def test_partial_products_and_biases_are_added_first(*, has_bias: bool, splits: int) -> None:
     check(4, 2, 32, has_norms=True, has_bias=has_bias, splits=splits)
+
+
+@pytest.mark.parametrize("has_norms", [False, True])
+@pytest.mark.parametrize("replaces_new", [False, True])
+def test_products_are_scaled_by_token(*, has_norms: bool, replaces_new: bool) -> None:
+    check(5, 2, 48, has_norms=has_norms, has_bias=True, replaces_new=replaces_new, has_scales=True)
+    check(0, 2, 16, has_scales=True)
+
+
+def test_scales_of_other_tokens_are_refused() -> None:
+    empty = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    pool = torch.zeros(4, 1, 16, device=DEVICE)
+    table = torch.ones(4, 2, 8, device=DEVICE)
+    target = RotaryTarget(table=table, positions=empty, locations=empty, keys=pool, values=pool)
+    projected, scales = torch.zeros(2, 48, device=DEVICE), torch.zeros(3, device=DEVICE)
+    with pytest.raises(ValueError, match=r"\(3,\) scales are not one of each of 2 tokens"):
+        rotary_store(
+            projected, None, None, target, dtype=torch.float32, launch=PLAIN, scales=scales
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -161,6 +190,7 @@ def compile_all(capability: int) -> None:
             half, index = torch.empty(16, dtype=torch.bfloat16), torch.empty(16, dtype=torch.int64)
             options = {
                 "SPLITS": splits,
+                "HAS_SCALES": splits == 1,
                 "HAS_BIAS": False,
                 "HAS_NORMS": has_norms,
                 "REPLACES_NEW": splits == 1,
@@ -175,7 +205,8 @@ def compile_all(capability: int) -> None:
             compile_kernel(
                 module._rotary_store_kernel,
                 (1, 1),
-                *(torch.empty(16, dtype=dtype), half, half, half, torch.empty(16), index, index),
+                *(torch.empty(16, dtype=dtype), torch.empty(16), half, half, half),
+                *(torch.empty(16), index, index),
                 *(half, half, half, 1 << 16, 1e-6),
                 **options,
             )

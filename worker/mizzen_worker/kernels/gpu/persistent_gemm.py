@@ -1,10 +1,12 @@
 """Owns the product of gate and up with SwiGLU in its epilogue, for many tokens; packs no weights.
 
 Contract. ``inputs`` [num_tokens, size] and ``weight`` [2 * inner, size], contiguous, one float
-type, rows of the weight gate 0, up 0, gate 1, ...; ``bias`` [2 * inner] float32 in their order.
-The result [num_tokens, inner] is silu(gate) * up of float32 sums, rounded once. size and inner
-must be multiples of 16 bytes, which tensor maps need, and the device must have those (SM 90 and
-later): ``is_served``. Elsewhere the library's product and a kernel for SwiGLU are faster.
+type, rows of the weight gate 0, up 0, gate 1, ...; ``scales`` [num_tokens] float32, by which a
+token's sums are multiplied first (of ``row_scales``, where the inputs come without their norm);
+``bias`` [2 * inner] float32 in the order of the rows. The result [num_tokens, inner] is silu(gate)
+* up of float32 sums, rounded once. size and inner must be multiples of 16 bytes, which tensor maps
+need, and the device must have those (SM 90 and later): ``is_served``. Elsewhere the library's
+product and a kernel for SwiGLU are faster.
 
 A persistent kernel: one program a multiprocessor walks over output tiles, in groups of row blocks
 so that neighbours in time share weights in L2. All tiles come and go through TMA, which clips at
@@ -57,6 +59,7 @@ def _swiglu_gemm(
     inputs,
     weight,
     output,
+    scales_ptr,
     bias_ptr,
     num_tokens,
     num_columns,
@@ -67,6 +70,7 @@ def _swiglu_gemm(
     GROUP: tl.constexpr,
     STAGES: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -86,6 +90,9 @@ def _swiglu_gemm(
             sums = tl.dot(x, w.T, sums, input_precision=PRECISION)
         done += PROGRAMS
         m_done, n_done = _place(done, num_row_tiles, num_column_tiles, GROUP)
+        if HAS_SCALES:
+            token = m_done * BM + tl.arange(0, BM)
+            sums *= tl.load(scales_ptr + token, mask=token < num_tokens, other=0.0)[:, None]
         if HAS_BIAS:
             column = n_done * BN + tl.arange(0, BN)
             sums += tl.load(bias_ptr + column, mask=column < num_columns, other=0.0)[None, :]
@@ -136,6 +143,7 @@ def swiglu_launch(
     tile: GemmTile,
     *,
     num_programs: int,
+    scales: torch.Tensor | None = None,
 ) -> Launch:
     """The launch of ``_swiglu_gemm`` on at most ``num_programs`` multiprocessors."""
     num_tokens, size = inputs.shape
@@ -148,6 +156,7 @@ def swiglu_launch(
         "GROUP": tile.group,
         "STAGES": tile.num_stages,
         "PROGRAMS": num_programs,
+        "HAS_SCALES": scales is not None,
         "HAS_BIAS": bias is not None,
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
         "num_warps": tile.num_warps,
@@ -156,6 +165,7 @@ def swiglu_launch(
         TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
         TensorDescriptor.from_tensor(out, [tile.rows, tile.columns // 2]),
+        scales,
         bias,
         num_tokens,
         num_columns,
@@ -169,6 +179,7 @@ def swiglu_gemm(
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
     tile: GemmTile | None = None,
+    scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``silu(gate) * up`` of every token: [num_tokens, inner]; see the module."""
     num_tokens, size = inputs.shape
@@ -178,6 +189,9 @@ def swiglu_gemm(
             f"inputs {tuple(inputs.shape)} and gate/up rows {tuple(weight.shape)} must be "
             "contiguous, of one depth, with rows that are multiples of 16 bytes, on SM 90 or later"
         )
+        raise ValueError(message)
+    if scales is not None and scales.shape != (num_tokens,):
+        message = f"{tuple(scales.shape)} scales are not one of each of {num_tokens} tokens"
         raise ValueError(message)
     out = torch.empty(num_tokens, weight.shape[0] // 2, dtype=inputs.dtype, device=inputs.device)
     if num_tokens == 0:
@@ -189,6 +203,7 @@ def swiglu_gemm(
         out,
         tile or choose_tile(num_tokens, weight.shape[0], inputs.dtype),
         num_programs=num_multiprocessors(),
+        scales=scales,
     )
     _swiglu_gemm[launch.grid](*launch.arguments, **launch.options)
     return out

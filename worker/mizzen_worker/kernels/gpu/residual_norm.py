@@ -1,6 +1,9 @@
 """Owns the RMS norm of rows, together with what produces the rows; multiplies no matrix.
 
-Three sources, one kernel, one program per row. ``width`` is any; rows are contiguous.
+``row_scales`` gives one number per row instead, [rows] float32: what the norm multiplies a row
+with. Whoever multiplies the rows as they are with a matrix scales its products by them, which moves
+less than half as many bytes. The norms have three sources and one kernel, one program per row.
+``width`` is any; rows are contiguous.
 
 - ``embed_norm``: rows of the embedding [vocab, width] for ``token_ids`` [rows] int64;
 - ``add_norm``: ``residual`` [rows, width] + the sum of ``partials`` [splits, rows, width] (any
@@ -73,6 +76,22 @@ def _residual_norm_kernel(
     tl.store(normed + row * WIDTH + column, scaled.to(out), mask=exists)
 
 
+@triton.jit
+def _row_scales_kernel(
+    source, scales, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    """Program (row)."""
+    if PDL:
+        gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    if PDL:
+        gdc_wait()
+    stored = tl.load(source + row * WIDTH + column, mask=column < WIDTH, other=0.0)
+    wide = stored.to(tl.float32)
+    tl.store(scales + row, tl.rsqrt(tl.sum(wide * wide, axis=0) / WIDTH + eps))
+
+
 def embed_norm(
     embedding: torch.Tensor, token_ids: torch.Tensor, eps: float, launch: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,6 +134,30 @@ def rms_norm(
     return normed
 
 
+def row_scales(rows: torch.Tensor, eps: float, launch: Mapping[str, Any]) -> torch.Tensor:
+    """Factors [n] float32 of the norm of rows [n, width]."""
+    num_rows, width = rows.shape
+    _require_contiguous(rows)
+    scales = torch.empty(num_rows, dtype=torch.float32, device=rows.device)
+    if num_rows:
+        _row_scales_kernel[(num_rows,)](
+            rows,
+            scales,
+            eps,
+            WIDTH=width,
+            BLOCK=triton.next_power_of_2(width),
+            num_warps=norm_warps(width, num_rows),
+            **launch,
+        )
+    return scales
+
+
+def _require_contiguous(rows: torch.Tensor) -> None:
+    if not rows.is_contiguous():
+        message = "rows to be normed must be contiguous"
+        raise ValueError(message)
+
+
 def _launch(
     source: torch.Tensor,
     hidden: torch.Tensor | None,
@@ -128,9 +171,7 @@ def _launch(
     weight: torch.Tensor | None = None,
 ) -> None:
     rows, width = normed.shape
-    if not source.is_contiguous():
-        message = "rows to be normed must be contiguous"
-        raise ValueError(message)
+    _require_contiguous(source)
     if rows == 0:
         return
     _residual_norm_kernel[(rows,)](

@@ -4,10 +4,12 @@ Knows no page table (locations come ready) and does not project.
 
 ``projected`` [num_tokens, columns] or [splits, num_tokens, columns] any float dtype, columns =
 (num_heads + 2 * num_kv_heads) * head_dim, contiguous: splits are partial products that are added
-here in their order, then ``bias`` [columns] float32. Everything is computed in float32 and rounded
-once. Queries come out [num_tokens, num_heads, head_dim], unscaled; keys and values go to
-``keys``/``values`` [positions, num_kv_heads, head_dim] at ``locations`` [num_tokens] int64, in the
-pool's own dtype. Tokens with equal locations (the sink) leave any of their values there.
+here in their order, multiplied by their token's ``scales`` [num_tokens] float32 (of ``row_scales``,
+where rows were projected without their norm); then ``bias`` [columns] float32 is added. Everything
+is computed in float32 and rounded once. Queries come out [num_tokens, num_heads, head_dim],
+unscaled; keys and values go to ``keys``/``values`` [positions, num_kv_heads, head_dim] at
+``locations`` [num_tokens] int64, in the pool's own dtype. Tokens with equal locations (the sink)
+leave any of their values there.
 
 Without query heads (``columns`` of keys and values alone) no queries come out. With
 ``replaces_new`` the rotated keys and the values also take their places in ``projected``, which must
@@ -63,6 +65,7 @@ class RotaryTarget:
 @triton.jit(do_not_specialize_on_alignment=["positions", "locations"])
 def _rotary_store_kernel(
     projected,
+    scales,
     bias,
     query_norm,
     key_norm,
@@ -77,6 +80,7 @@ def _rotary_store_kernel(
     key_inverse,
     value_inverse,
     SPLITS: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_NORMS: tl.constexpr,
     REPLACES_NEW: tl.constexpr,
@@ -121,6 +125,10 @@ def _rotary_store_kernel(
         part = source + split * split_stride
         first += tl.load(part, mask=exists, other=0.0).to(tl.float32)
         second += tl.load(part + HALF, mask=exists, other=0.0).to(tl.float32)
+    if HAS_SCALES:
+        row_scale = tl.load(scales + token)
+        first *= row_scale
+        second *= row_scale
     if HAS_BIAS:
         first += tl.load(bias + column, mask=exists, other=0.0)
         second += tl.load(bias + column + HALF, mask=exists, other=0.0)
@@ -164,6 +172,7 @@ def rotary_store(
     *,
     dtype: torch.dtype,
     launch: Mapping[str, Any],
+    scales: torch.Tensor | None = None,
     replaces_new: bool = False,
 ) -> torch.Tensor:
     """The queries in ``dtype``; see the module. ``launch``: of ``launching``."""
@@ -172,6 +181,9 @@ def rotary_store(
     kv_heads, head_dim = target.keys.shape[1:]
     heads = columns // head_dim - 2 * kv_heads
     _check(projected, heads, target)
+    if scales is not None and scales.shape != (num_tokens,):
+        message = f"{tuple(scales.shape)} scales are not one of each of {num_tokens} tokens"
+        raise ValueError(message)
     queries = torch.empty((num_tokens, heads, head_dim), dtype=dtype, device=projected.device)
     if replaces_new and splits > 1:
         message = f"rotated keys and values cannot take the places of {splits} partial products"
@@ -184,6 +196,7 @@ def rotary_store(
     head_block = min(max(elements // half_block, 1), triton.next_power_of_2(all_heads))
     _rotary_store_kernel[(num_tokens, triton.cdiv(all_heads, head_block))](
         projected,
+        projected if scales is None else scales,
         projected if bias is None else bias,
         projected if norms is None else norms.query,
         projected if norms is None else norms.key,
@@ -198,6 +211,7 @@ def rotary_store(
         1.0 / target.key_scale,
         1.0 / target.value_scale,
         SPLITS=splits,
+        HAS_SCALES=scales is not None,
         HAS_BIAS=bias is not None,
         HAS_NORMS=norms is not None,
         REPLACES_NEW=replaces_new,

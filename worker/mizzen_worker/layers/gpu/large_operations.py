@@ -1,9 +1,11 @@
 """Owns fused operations for many tokens: prefill and mixed steps; owns no attention kernel.
 
-A layer is eight launches: norm, library product, rotation and store, attention, library product
-that adds to the residual in place, norm, product with SwiGLU in its epilogue, and again a library
-product. In the last layer only what the head reads is computed: keys and values are made and
-stored for every token, all else for the sampled tokens alone, which may be none.
+A layer is eight launches: the norm's factors, library product, rotation and store, attention,
+library product that adds to the residual in place, factors, product with SwiGLU in its epilogue,
+and again a library product. Hidden rows are projected as they are; the products are multiplied by
+their rows' factors where they are read next, so no normed rows are written and read again. In the
+last layer only what the head reads is computed: keys and values are made and stored for every
+token, all else for the sampled tokens alone, which may be none.
 
 Everything but whole prompts (``whole_prompts.py``, by exact lengths on the host only) can be
 captured: sizes are those of the batch's tensors, and no launch waits for the host.
@@ -17,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from mizzen_worker.kernels.gpu.block_best import block_best
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.persistent_gemm import is_served, swiglu_gemm
-from mizzen_worker.kernels.gpu.residual_norm import add_norm, rms_norm
+from mizzen_worker.kernels.gpu.residual_norm import add_norm, rms_norm, row_scales
 from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
 from mizzen_worker.layers.gpu.experts import expert_products
@@ -40,6 +42,21 @@ class LargeValue:
     is_sampled: bool = False
     projected: torch.Tensor | None = None
     normed: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """Rows to be projected, and what each row's products are to be multiplied with, if anything."""
+
+    rows: torch.Tensor
+    scales: torch.Tensor | None
+
+    def select(self, index: torch.Tensor) -> "_Inputs":
+        """Some of the rows."""
+        return _Inputs(
+            rows=self.rows.index_select(0, index),
+            scales=None if self.scales is None else self.scales.index_select(0, index),
+        )
 
 
 class LargeOperations:
@@ -84,11 +101,11 @@ class LargeOperations:
 
     def norm_gate_up_silu(self, hidden: LargeValue, gate_up: GpuWeight) -> LargeValue:
         """See ``Operations``."""
-        normed = self._normed(hidden)
-        if is_served(normed, gate_up.values):
-            product = swiglu_gemm(normed, gate_up.values, gate_up.bias)
+        if is_served(hidden.rows, gate_up.values):
+            inputs = self._inputs(hidden)
+            product = swiglu_gemm(inputs.rows, gate_up.values, gate_up.bias, scales=inputs.scales)
         else:
-            both = torch.mm(normed, gate_up.values.t())
+            both = torch.mm(self._normed(hidden), gate_up.values.t())
             product = silu_multiply(both, gate_up.bias, PLAIN)
         return LargeValue(rows=product, is_sampled=hidden.is_sampled)
 
@@ -124,15 +141,20 @@ class LargeOperations:
             return hidden.normed
         return rms_norm(hidden.rows, self._eps, PLAIN)
 
+    def _inputs(self, hidden: LargeValue) -> _Inputs:
+        if hidden.normed is not None:
+            return _Inputs(rows=hidden.normed, scales=None)
+        return _Inputs(rows=hidden.rows, scales=row_scales(hidden.rows, self._eps, PLAIN))
+
     def _queries(
         self, hidden: LargeValue, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
     ) -> LargeValue:
-        normed = self._normed(hidden)
+        inputs = self._inputs(hidden)
         is_last = layer == self._step.pool.shape.num_layers - 1
         if is_last and self._step.begin_attention is not None:
-            return self._sampled_queries(normed, qkv, norms, layer)
+            return self._sampled_queries(inputs, qkv, norms, layer)
         batch = self._step.batch
-        projected = torch.mm(normed, qkv.values.t())
+        projected = torch.mm(inputs.rows, qkv.values.t())
         # Where the pool rounds, attention must see what it holds.
         is_whole = self._whole is not None and projected.dtype == self._step.pool.keys(0).dtype
         queries = rotary_store(
@@ -140,31 +162,41 @@ class LargeOperations:
             qkv.bias,
             norms,
             self._target(layer, batch.positions, batch.kv_locations),
-            dtype=normed.dtype,
+            dtype=projected.dtype,
             launch=PLAIN,
+            scales=inputs.scales,
             replaces_new=is_whole,
         )
         return LargeValue(rows=queries, projected=projected if is_whole else None)
 
     def _sampled_queries(
-        self, normed: torch.Tensor, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
+        self, inputs: _Inputs, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
     ) -> LargeValue:
         """Queries of the sampled tokens; keys and values of all of them are stored."""
         settings, batch = self._step.settings, self._step.batch
         first = settings.num_heads * settings.head_dim
         rotary_store(
-            torch.mm(normed, qkv.values[first:].t()),
+            torch.mm(inputs.rows, qkv.values[first:].t()),
             None if qkv.bias is None else qkv.bias[first:],
             norms,
             self._target(layer, batch.positions, batch.kv_locations),
-            dtype=normed.dtype,
+            dtype=inputs.rows.dtype,
             launch=PLAIN,
+            scales=inputs.scales,
         )
         sampled = batch.sampled_tokens
         # Keys and values of these tokens come along once more, and go to the sink.
-        projected = torch.mm(normed.index_select(0, sampled), qkv.values.t())
+        chosen = inputs.select(sampled)
         target = self._target(layer, batch.positions[sampled], torch.zeros_like(sampled))
-        queries = rotary_store(projected, qkv.bias, norms, target, dtype=normed.dtype, launch=PLAIN)
+        queries = rotary_store(
+            torch.mm(chosen.rows, qkv.values.t()),
+            qkv.bias,
+            norms,
+            target,
+            dtype=chosen.rows.dtype,
+            launch=PLAIN,
+            scales=chosen.scales,
+        )
         return LargeValue(rows=queries, is_sampled=True)
 
     def _attend_sampled(self, queries: LargeValue, layer: int, window: int | None) -> LargeValue:
