@@ -88,7 +88,13 @@ class WeightPreparer(Protocol[W]):
 
 
 class Operations(Protocol[V, W_contra]):
-    """Operations of a decoder over all tokens of one step."""
+    """Operations of a decoder over all tokens of one step.
+
+    What a model promises: it asks for every layer in turn, and of the last layer's attention, and
+    of the hidden rows that went into it, it uses nothing but what ``select_sampled`` gives. So an
+    implementation may compute queries and attention of the last layer for sampled tokens alone;
+    keys and values of all tokens are stored in every layer.
+    """
 
     def embed(self, embedding: W_contra) -> V:
         """Rows of the embedding for the step's token ids: [num_tokens, hidden]."""
@@ -127,7 +133,10 @@ class Operations(Protocol[V, W_contra]):
         ...
 
     def select_sampled(self, value: V) -> V:
-        """Only the tokens whose logits are asked for: [num_sampled, ...]."""
+        """Only the tokens whose logits are asked for: [num_sampled, ...].
+
+        Asked of the last layer's attention and of its residual, before anything else reads them.
+        """
         ...
 
     def norm_head(self, hidden: V, norm: W_contra, head: W_contra) -> V:

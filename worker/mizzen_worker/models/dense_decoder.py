@@ -186,8 +186,8 @@ class DenseDecoder(Generic[W]):
     def forward(self, ops: Operations[V, W]) -> V:
         """Logits of the sampled tokens; keys and values of all tokens are written to the pool.
 
-        After the last attention only sampled tokens are needed, so the rest of that layer and the
-        head run for them alone.
+        After the last attention only sampled tokens are used, so the rest of that layer and the
+        head run for them alone. ``Operations`` rely on it: they may attend to no others there.
         """
         hidden = ops.embed(self._embedding)
         last = len(self._layers) - 1

@@ -19,7 +19,10 @@ _LENGTH_STEP = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholePrompts:
-    """``num_rows`` prompts of ``length`` tokens, each from its first token."""
+    """``num_rows`` prompts of ``length`` tokens, each from its first token.
+
+    Scores are scaled by head_dim ** -0.5 and nothing else: no soft cap, no sinks.
+    """
 
     num_rows: int
     length: int
