@@ -207,7 +207,7 @@ def compile_all(capability: int) -> None:
                 (1, 1),
                 *(torch.empty(16, dtype=dtype), torch.empty(16), half, half, half),
                 *(torch.empty(16), index, index),
-                *(half, half, half, 1 << 16, 1e-6),
+                *(half, half, half, 1 << 16, 1e-6, 1.0, 1.0),
                 **options,
             )
 
