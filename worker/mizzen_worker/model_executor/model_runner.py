@@ -114,9 +114,10 @@ class ModelRunner:
         step = self._pack(batch)
         staged = step.pack.unpack(self._link.upload(step.pack.words()))
         self._slots.change(staged)
-        if self._table is not None:
-            self._table.change(staged)
         download = self._link.download(self._run(step, staged))
+        if self._table is not None:
+            # Last: only captured steps after this one read it, and the device has work by now.
+            self._table.change(staged)
         return LaunchedStep(batch.step, download, step.layout, self._watch)
 
     def _launch_captured(

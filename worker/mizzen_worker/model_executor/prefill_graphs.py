@@ -97,20 +97,31 @@ class PrefillGraphs:
         return None
 
     def _fill(self, batch: ForwardBatch, num_sampled: int, bucket: tuple[int, int]) -> None:
+        """Few calls: the device waits for them before it begins."""
         num_tokens, num_rows = batch.num_tokens, batch.num_rows
         max_tokens, max_rows = bucket
-        self._token_ids[:num_tokens].copy_(batch.token_ids)
-        self._positions[:num_tokens].copy_(batch.positions)
-        self._locations[:num_tokens].copy_(batch.kv_locations)
-        self._locations[num_tokens:max_tokens].zero_()
-        self._slots[:num_rows].copy_(batch.row_slots)
-        self._slots[num_rows].zero_()
-        self._starts[: num_rows + 1].copy_(batch.device_row_starts)
+        longs = (
+            (self._token_ids, batch.token_ids),
+            (self._positions, batch.positions),
+            (self._locations, batch.kv_locations),
+            (self._slots, batch.row_slots),
+            (self._sampled, batch.sampled_tokens),
+        )
+        integers = (
+            (self._starts, batch.device_row_starts),
+            (self._lengths, batch.device_row_lengths),
+        )
+        for pairs in (longs, integers):
+            targets = [target[: len(source)] for target, source in pairs]
+            torch._foreach_copy_(targets, [source for _, source in pairs])
+        padding = (
+            self._locations[num_tokens:max_tokens],
+            self._slots[num_rows : num_rows + 1],
+            self._sampled[num_sampled:max_rows],
+        )
+        torch._foreach_zero_([part for part in padding if len(part)])
         self._starts[num_rows + 1 : max_rows + 1].fill_(max_tokens)
-        self._lengths[:num_rows].copy_(batch.device_row_lengths)
         self._lengths[num_rows].fill_(max_tokens - num_tokens)
-        self._sampled[:num_sampled].copy_(batch.sampled_tokens)
-        self._sampled[num_sampled:max_rows].zero_()
 
     def _batch(self, num_tokens: int, num_rows: int) -> ForwardBatch:
         starts = np.zeros(num_rows + 1, dtype=np.int32)
