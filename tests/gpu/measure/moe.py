@@ -24,12 +24,17 @@ from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gat
 from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.gemv import GemvTile, linear
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few, num_resident
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import (
+    RowTiles,
+    down_few,
+    gated_few,
+    num_resident,
+)
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import add_norm
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile, multiply
 from mizzen_worker.kernels.reference import moe as reference
-from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, Form, router_tile
+from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, router_tile
 from mizzen_worker.layers.gpu.experts import add_experts_of_one, expert_products
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts, Routing
@@ -64,50 +69,61 @@ DOWN_ONE = [
     DownTile(warps=4, ahead=12),
     DownTile(warps=8, ahead=15),
 ]
+PAIR, PAIR_WIDE = _pair(16, 64, 256, 3), _pair(64, 64, 128, 4)
+DOWN, DOWN_WIDE = _tile(16, 128, 128, 3), _tile(64, 128, 64, 4)
 GATED_FEW = {
     64: [
-        _pair(16, 64, 256, 3),
-        _pair(16, 64, 128, 3),
-        _pair(16, 128, 64, 3),
-        _pair(16, 128, 128, 3),
+        RowTiles(narrow=PAIR, wide=PAIR_WIDE),
+        RowTiles(narrow=PAIR, wide=PAIR),
+        RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
+        RowTiles(narrow=_pair(16, 128, 128, 3), wide=_pair(32, 128, 128, 2)),
     ],
-    128: [_pair(16, 128, 128, 3), _pair(16, 64, 128, 3)],
-    256: [_pair(32, 64, 128, 3), _pair(32, 128, 64, 4)],
+    128: [
+        RowTiles(narrow=PAIR, wide=PAIR_WIDE),
+        RowTiles(narrow=PAIR, wide=_pair(32, 64, 128, 5)),
+        RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
+    ],
+    256: [
+        RowTiles(narrow=_pair(32, 64, 128, 5), wide=PAIR_WIDE),
+        RowTiles(narrow=PAIR, wide=PAIR_WIDE),
+        RowTiles(narrow=PAIR, wide=_pair(32, 64, 128, 5)),
+    ],
 }
 DOWN_FEW = {
     64: [
-        _tile(16, 128, 128, 3),
-        _tile(16, 128, 128, 6),
-        _tile(16, 256, 64, 3, 8),
-        _tile(16, 256, 64, 3),
-        _tile(16, 256, 128, 3, 8),
-        _tile(16, 64, 128, 3),
+        RowTiles(narrow=DOWN, wide=DOWN_WIDE),
+        RowTiles(narrow=DOWN, wide=DOWN),
+        RowTiles(narrow=_tile(16, 128, 128, 6), wide=_tile(64, 128, 128, 3)),
+        RowTiles(narrow=_tile(16, 256, 64, 3, 8), wide=_tile(64, 256, 64, 2, 8)),
+        RowTiles(narrow=_tile(16, 256, 128, 3, 8), wide=_tile(64, 256, 64, 4, 8)),
     ],
-    128: [_tile(16, 256, 64, 3)],
-    256: [_tile(32, 128, 128, 3), _tile(32, 128, 64, 4)],
+    128: [RowTiles(narrow=DOWN, wide=DOWN_WIDE)],
+    256: [
+        RowTiles(narrow=_tile(32, 128, 128, 4), wide=_tile(64, 128, 128, 3)),
+        RowTiles(narrow=DOWN, wide=DOWN_WIDE),
+        RowTiles(narrow=DOWN, wide=_tile(32, 128, 128, 2)),
+    ],
 }
 MANY = {
-    512: [_tile(64, 128, 64, 4), _tile(64, 128, 64, 3), _tile(32, 128, 128, 3)],
-    8192: [_tile(128, 256, 64, 3, 8), _tile(128, 256, 64, 4, 8), _tile(256, 128, 64, 3, 8)],
+    512: [_tile(64, 128, 64, 4), _tile(64, 128, 64, 3)],
+    8192: [_tile(128, 256, 64, 3, 8), _tile(128, 256, 64, 4, 8)],
 }
-
-
+CHECKED = (1, 2, 3, 16, 17, 64, 128, 200, 256, 512, 777, 1024, 8192)
 PERSISTENT, ONE_ITEM = 1, 10**9
 """Programs: as many as the device holds at once, or one for each item."""
-DOWN = _tile(16, 128, 128, 3)
 WHOLE = [
-    (_pair(16, 64, 256, 3), PERSISTENT, (0, 0)),
-    (_pair(16, 64, 256, 3), ONE_ITEM, (0, 0)),
-    (_pair(16, 64, 256, 3), PERSISTENT, (2048, 0)),
-    (_pair(16, 64, 256, 3), PERSISTENT, (2048, 1024)),
-    (_pair(16, 64, 256, 3), PERSISTENT, (1024, 512)),
-    (_pair(16, 64, 128, 3), PERSISTENT, (0, 0)),
-    (_pair(16, 64, 128, 3), PERSISTENT, (1024, 512)),
-    (_pair(16, 128, 128, 3), PERSISTENT, (0, 0)),
-    (_pair(16, 128, 128, 3), ONE_ITEM, (0, 0)),
-    (_pair(16, 128, 128, 3), PERSISTENT, (1024, 512)),
+    (PAIR, PAIR_WIDE, PERSISTENT, (0, 0)),
+    (PAIR, PAIR_WIDE, ONE_ITEM, (0, 0)),
+    (PAIR, PAIR, PERSISTENT, (0, 0)),
+    (PAIR, PAIR_WIDE, PERSISTENT, (2048, 0)),
+    (PAIR, PAIR_WIDE, PERSISTENT, (2048, 1024)),
+    (PAIR, PAIR_WIDE, PERSISTENT, (1024, 512)),
+    (_pair(16, 64, 128, 3), _pair(64, 64, 64, 4), PERSISTENT, (0, 0)),
+    (_pair(16, 64, 128, 3), _pair(64, 64, 64, 4), PERSISTENT, (1024, 512)),
 ]
 """Gate and up, programs, bytes ahead of it and of down."""
+GROUPS = 12
+"""Of equal tokens, for steps whose tokens crowd on few experts, as made-up weights do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +156,7 @@ def layer_on(device: str) -> Experts[GpuWeight]:
     )
 
 
-def state_on(device: str, tokens: int) -> State:
+def state_on(device: str, tokens: int, groups: int = 0) -> State:
     kind = {"dtype": torch.bfloat16, "device": device}
     hidden = torch.empty(tokens, SIZE, **kind)
     logits = torch.empty(1, tokens, EXPERTS, device=device)
@@ -153,8 +169,12 @@ def state_on(device: str, tokens: int) -> State:
     weights = torch.empty(tokens, CHOSEN, device=device)
     if device != "meta":
         hidden.normal_()
+        if groups:
+            hidden.copy_(hidden[torch.arange(tokens, device=device) * groups // tokens])
         normed.copy_(norm_of(hidden))
         logits.normal_()
+        if groups:
+            logits.copy_(logits[:, torch.arange(tokens, device=device) * groups // tokens])
         ids, shares = reference.choose_experts(logits[0], CHOSEN, is_normalised=True)
         chosen, weights = ids.int(), shares
         pairs = reference.sort_by_expert(ids, EXPERTS)
@@ -224,12 +244,12 @@ def _down_one(tile: DownTile) -> Work:
     )
 
 
-def resident_of(tile: Tile) -> int:
+def resident_of(tile: RowTiles) -> int:
     return num_resident(tile, 2)
 
 
-def _gated(tile: Tile, form: Form) -> Work:
-    if form is Form.MANY:
+def _gated(tile: Tile | RowTiles) -> Work:
+    if isinstance(tile, Tile):
         return lambda layer, state, launch: gated_many(
             state.normed, layer.gate_up.values, state.weights, state.pairs, tile, launch
         )
@@ -244,8 +264,8 @@ def _gated(tile: Tile, form: Form) -> Work:
     )
 
 
-def _down(tile: Tile, form: Form) -> Work:
-    if form is Form.MANY:
+def _down(tile: Tile | RowTiles) -> Work:
+    if isinstance(tile, Tile):
         return lambda layer, state, launch: down_many(
             state.activations, layer.down.values, CHOSEN, state.pairs, tile, launch
         )
@@ -269,7 +289,7 @@ def _whole_one(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any
     return add_experts_of_one(state.hidden, layer, EPS, launch)
 
 
-def _whole_with(gated: Tile, down: Tile, programs: int) -> Work:
+def _whole_with(gated: RowTiles, down: RowTiles, programs: int) -> Work:
     def work(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
         normed, tile = state.normed, router_tile(state.tokens)
         logits = multiply(normed, layer.router.values, tile, dtype=torch.float32, launch=launch)
@@ -302,30 +322,65 @@ def _whole(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -
     return add_norm(state.hidden, expert_products(state.normed, layer, launch), EPS, launch)
 
 
-def works() -> Iterator[tuple[str, int, Work]]:
-    """Everything that is timed, most important first: name, tokens, work."""
-    every = (1, *FEW_TOKENS, *MANY_TOKENS)
-    yield "whole part", 1, _whole_one
-    yield from (("whole part", tokens, _whole) for tokens in every[1:])
-    for tokens in (64, 128):
-        for gated, programs, (ahead, down_ahead) in WHOLE:
-            name = f"whole part {gated.columns}/{gated.depth}/{gated.stages}"
-            name = f"{name} {'persistent' if programs == PERSISTENT else 'one item'}"
-            work = _whole_with(
-                replace(gated, ahead=ahead), replace(DOWN, ahead=down_ahead), programs
-            )
-            yield f"{name} ahead {ahead}, {down_ahead}", tokens, work
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Something to be timed; ``groups`` of equal tokens, 0: all are different."""
+
+    name: str
+    tokens: int
+    work: Work
+    groups: int = 0
+
+
+def cases() -> Iterator[Case]:
+    """Everything that is timed, most important first."""
+    yield Case(name="whole part", tokens=1, work=_whole_one)
+    for tokens in (*FEW_TOKENS, *MANY_TOKENS):
+        yield Case(name="whole part", tokens=tokens, work=_whole)
+    yield from _whole_cases()
     for name, work in (("router", _router), ("choice", _choose)):
-        yield from ((name, tokens, work) for tokens in every)
+        for tokens in (1, *FEW_TOKENS, *MANY_TOKENS):
+            yield Case(name=name, tokens=tokens, work=work)
     for name, work in (("sorting", _sort), ("sum and norm", _sum)):
-        yield from ((name, tokens, work) for tokens in every[1:])
-    yield from ((f"gate/up {tile}", 1, _gated_one(tile)) for tile in GATED_ONE)
-    yield from ((f"down {tile}", 1, _down_one(tile)) for tile in DOWN_ONE)
-    for form, gated, down in ((Form.FEW, GATED_FEW, DOWN_FEW), (Form.MANY, MANY, MANY)):
+        for tokens in (*FEW_TOKENS, *MANY_TOKENS):
+            yield Case(name=name, tokens=tokens, work=work)
+    for gemv in GATED_ONE:
+        yield Case(name=f"gate/up {gemv}", tokens=1, work=_gated_one(gemv))
+    for down in DOWN_ONE:
+        yield Case(name=f"down {down}", tokens=1, work=_down_one(down))
+    yield from _product_cases()
+
+
+def _whole_cases() -> Iterator[Case]:
+    for tokens, groups in ((64, 0), (128, 0), (64, GROUPS), (128, GROUPS)):
+        for narrow, wide, programs, (ahead, down_ahead) in WHOLE:
+            sizes = f"{narrow.columns}/{narrow.depth}/{narrow.stages}, {wide.rows}"
+            kind = "persistent" if programs == PERSISTENT else "one item"
+            gated = RowTiles(narrow=replace(narrow, ahead=ahead), wide=wide)
+            down_wide = DOWN if wide is narrow else DOWN_WIDE
+            down = RowTiles(narrow=replace(DOWN, ahead=down_ahead), wide=down_wide)
+            yield Case(
+                name=f"whole part {sizes} {kind}, ahead {ahead} {down_ahead}",
+                tokens=tokens,
+                work=_whole_with(gated, down, programs),
+                groups=groups,
+            )
+
+
+def _product_cases() -> Iterator[Case]:
+    for gated, down in ((GATED_FEW, DOWN_FEW), (MANY, MANY)):
         for tokens, tiles in gated.items():
-            yield from ((f"gate/up {tile}", tokens, _gated(tile, form)) for tile in tiles)
+            for tile in tiles:
+                yield Case(name=f"gate/up {_short(tile)}", tokens=tokens, work=_gated(tile))
         for tokens, tiles in down.items():
-            yield from ((f"down {tile}", tokens, _down(tile, form)) for tile in tiles)
+            for tile in tiles:
+                yield Case(name=f"down {_short(tile)}", tokens=tokens, work=_down(tile))
+
+
+def _short(tile: Tile | RowTiles) -> str:
+    if isinstance(tile, RowTiles):
+        return f"{_short(tile.narrow)} {_short(tile.wide)}"
+    return f"{tile.rows}/{tile.columns}/{tile.depth}/{tile.stages}/{tile.warps}"
 
 
 def compile_share(index: int, count: int) -> None:
@@ -333,10 +388,10 @@ def compile_share(index: int, count: int) -> None:
     claim(90)
     layer = layer_on("meta")
     with compiled_only():
-        for _, tokens, work in itertools.islice(works(), index, None, count):
-            launches = [DEPENDENT, PLAIN] if work in (_whole, _whole_one) else [DEPENDENT]
+        for case in itertools.islice(cases(), index, None, count):
+            launches = [DEPENDENT, PLAIN] if case.work in (_whole, _whole_one) else [DEPENDENT]
             for launch in launches:
-                work(layer, state_on("meta", tokens), launch)
+                case.work(layer, state_on("meta", case.tokens), launch)
 
 
 def _compile_in_processes() -> None:
@@ -391,8 +446,8 @@ def check(readings: Readings, layers: list[Experts[GpuWeight]]) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     # Fresh memory is NaN: what a kernel leaves out shows.
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
-    for tokens in (1, 2, 3, 16, 17, 64, 128, 200, 256, 512, 777, 1024, 8192):
-        state = state_on("cuda", tokens)
+    for tokens, groups in (*((n, 0) for n in CHECKED), (64, 3), (128, GROUPS), (256, 2)):
+        state = state_on("cuda", tokens, groups)
         normed = norm_of(state.hidden).bfloat16() if tokens > 1 else norm_of(state.hidden)
         chosen, weights = check_choice(layers[0], state, normed)
         wanted = expected_products(layers[0], normed, chosen, weights)
@@ -440,41 +495,38 @@ def measure(readings: Readings) -> None:
     layers = [layer_on("cuda") for _ in range(LAYERS)]
     check(readings, layers)
     readings.add("checked", seconds=round(readings.seconds(), 1))
-    states: dict[int, list[State]] = {}
-    for name, tokens, work in works():
+    states: dict[tuple[int, int], list[State]] = {}
+    for case in cases():
         if readings.seconds() > SECONDS:
-            readings.add("out of time", before=f"{name}, {tokens} tokens")
+            readings.add("out of time", before=f"{case.name}, {case.tokens} tokens")
             return
-        if tokens not in states:
-            states = {tokens: [state_on("cuda", tokens) for _ in layers]} | (
-                states if tokens <= max(FEW_TOKENS) else {}
-            )
-        own = states[tokens]
-        launch = DEPENDENT if tokens <= max(FEW_TOKENS) else PLAIN
-        _time(readings, name, work, layers, own, launch)
+        key = (case.tokens, case.groups)
+        is_few = case.tokens <= max(FEW_TOKENS)
+        if key not in states:
+            made = [state_on("cuda", case.tokens, case.groups) for _ in layers]
+            states = (states if is_few else {}) | {key: made}
+        _time(readings, case, layers, states[key], DEPENDENT if is_few else PLAIN)
 
 
 def _time(
     readings: Readings,
-    name: str,
-    work: Work,
+    case: Case,
     layers: list[Experts[GpuWeight]],
     states: list[State],
     launch: Mapping[str, Any],
 ) -> None:
-    tokens = states[0].tokens
-
     def chain() -> None:
         for layer, state in zip(layers, states, strict=True):
-            work(layer, state, launch)
+            case.work(layer, state, launch)
 
     us = time_work(chain, replays=4, rounds=5) / len(layers)
     active = sum(len(state.chosen.unique()) for state in states) / len(states)
+    name, tokens = case.name, case.tokens
     matrices = 3 if "whole" in name else 2 if "gate/up" in name else 1 if "down" in name else 0
     num_bytes = active * matrices * INNER * SIZE * 2
     flops = 2 * tokens * CHOSEN * matrices * INNER * SIZE
     readings.add(
-        f"{name}, {tokens} tokens",
+        f"{name}, {tokens} tokens{' in groups' if case.groups else ''}",
         us,
         num_bytes=num_bytes,
         experts=round(active, 1),

@@ -11,11 +11,11 @@ from tests.worker.kernels.gpu.ahead_of_time import (
 from tests.worker.kernels.gpu.launches import compiled_only
 
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import RowTiles, down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile
 from mizzen_worker.kernels.reference import moe as reference
-from mizzen_worker.layers.gpu.expert_tiles import Form, tiles_of
+from mizzen_worker.layers.gpu.expert_tiles import FewRows, tiles_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32]
@@ -25,7 +25,10 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 FEW = (
     functools.partial(gated_few, num_resident=5),
     functools.partial(down_few, num_resident=5),
-    Tile(rows=16, columns=32, depth=16, stages=2, accumulators=2),
+    RowTiles(
+        narrow=Tile(rows=16, columns=32, depth=32, stages=2, accumulators=2),
+        wide=Tile(rows=32, columns=32, depth=16, stages=2, accumulators=2),
+    ),
 )
 MANY = (gated_many, down_many, Tile(rows=16, columns=32, depth=16, stages=2))
 
@@ -67,7 +70,17 @@ def test_chosen_at_random(
 @pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
 @pytest.mark.parametrize("expert", [0, 2, 4])
 def test_all_tokens_choose_one_expert(form, expert: int) -> None:
-    check(form, torch.float32, torch.full((33, 1), expert), 5, 32, 24)
+    check(form, torch.float32, torch.full((49, 1), expert), 5, 32, 24)
+
+
+def test_tiles_of_two_kernels_are_refused() -> None:
+    narrow = Tile(rows=16, columns=32, depth=32, stages=2)
+    for wide in (
+        Tile(rows=32, columns=64, depth=32, stages=2),
+        Tile(rows=8, columns=32, depth=32, stages=2),
+    ):
+        with pytest.raises(ValueError, match="are not of one kernel"):
+            RowTiles(narrow=narrow, wide=wide)
 
 
 @pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
@@ -100,7 +113,7 @@ def compile_all(capability: int) -> None:
                 if choice in known:
                     continue
                 known.add(choice)
-                is_few = choice.form is Form.FEW
+                is_few = isinstance(choice, FewRows)
                 gated, down_product = FEW[:2] if is_few else MANY[:2]
                 activations = gated(
                     torch.empty(tokens, size, **kind),

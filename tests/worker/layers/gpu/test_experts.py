@@ -17,7 +17,7 @@ from tests.worker.attention.test_backends import (
 )
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
-from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, Form, router_tile, tiles_of
+from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, router_tile, tiles_of
 from mizzen_worker.layers.gpu.experts import reason_against
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
@@ -161,9 +161,9 @@ def test_sizes_beyond_the_kernels_are_named() -> None:
 
 def test_more_tokens_per_expert_take_higher_tiles() -> None:
     assert tiles_of(128, 2048, 768) is QWEN_30B_A3B
-    rows = [tiles_of(128, 2048, 768).of(tokens).gated.rows for tokens in (0.1, 4, 9, 20, 600)]
-    assert rows == sorted(rows)
-    assert tiles_of(128, 2048, 768).of(4).form is Form.FEW
-    assert tiles_of(8, 64, 32).of(600).form is Form.MANY
+    few = [tiles_of(128, 2048, 768).of(tokens) for tokens in (0.1, 4, 9, 20)]
+    assert [choice.gated.narrow.rows for choice in few] == [16, 16, 32, 32]
+    many = [tiles_of(8, 64, 32).of(tokens) for tokens in (30, 600)]
+    assert [choice.gated.columns for choice in many] == [128, 256]
     assert router_tile(2).splits == router_tile(1024).splits == 8
     assert router_tile(1025).splits == 4

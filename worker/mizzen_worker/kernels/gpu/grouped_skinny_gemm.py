@@ -1,8 +1,8 @@
 """Owns products of experts' matrices with the few rows that each was chosen for; sorts no pairs.
 
 As in ``skinny_gemm.py`` the matrix is the left operand and rows of the batch are its columns. Work
-for 2 to some 500 tokens, where an expert has some 16 rows or fewer. Pairs, ``order`` and
-``offsets`` are those of ``expert_routing.py``.
+for 2 to some 400 tokens, where most experts have some 16 rows or fewer; a crowded one takes wide
+tiles. Pairs, ``order`` and ``offsets`` are those of ``expert_routing.py``.
 
 - ``gated_few``: ``inputs`` [num_tokens, K], ``matrices`` [experts, 2 * F, K] (rows gate, up in
   turn) and ``weights`` [num_tokens, num_chosen] float32 to ``silu(gate) * up * weight``
@@ -11,15 +11,16 @@ for 2 to some 500 tokens, where an expert has some 16 rows or fewer. Pairs, ``or
   N]: to be added up, in this order, by whoever needs the sum.
 
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
-Grid: as many programs as the device holds (``num_resident``), each of which takes every so manieth
-item, a tile of rows of a chosen expert's matrix for one block of its pairs; so experts without a
-pair cost nothing. Tiles of an expert are neighbours. Matrices come through tensor descriptors: a
+Grid: as many programs as the device holds (``num_resident``), which share out items in turn. An item
+is a tile of rows of an expert's matrix for one block of its pairs, so experts without pairs cost
+nothing; an expert's items are neighbours. Matrices come through tensor descriptors: a
 tile that passes the end of an expert reads rows of the next one, and stores none of them. With
 ``Tile.ahead`` the programs of a dependent launch ask L2 for that many bytes (a power of two, 128 at
 least) of each row of theirs before they wait: worth it where nearly all experts are chosen.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +34,32 @@ from mizzen_worker.kernels.gpu.skinny_gemm import Tile, ask_ahead
 
 _SHARED_OF_A_PROGRAM = 1024
 """Bytes that the driver takes of a multiprocessor's shared memory for each program on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTiles:
+    """Tiles of one kernel: ``narrow`` for blocks of at most its rows, ``wide`` for fuller ones.
+
+    An expert that many tokens chose is read once for all rows of a wide tile. Both have the same
+    columns, accumulators and warps; ``ahead`` is the narrow one's.
+    """
+
+    narrow: Tile
+    wide: Tile
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for tiles that cannot be of one kernel."""
+        same = [(tile.columns, tile.accumulators, tile.warps) for tile in (self.narrow, self.wide)]
+        if same[0] != same[1] or self.narrow.rows > self.wide.rows:
+            message = f"{self.narrow} and {self.wide} are not of one kernel"
+            raise ValueError(message)
+
+    def fitted(self, limit: int, element_size: int) -> "RowTiles":
+        """See ``Tile.fitted``."""
+        return RowTiles(
+            narrow=self.narrow.fitted(limit, element_size),
+            wide=self.wide.fitted(limit, element_size),
+        )
 
 
 @triton.jit
@@ -97,9 +124,53 @@ def _begin(
 
 
 @triton.jit
+def _gated_item(
+    gates,
+    ups,
+    inputs,
+    order,
+    weights,
+    products,
+    expert,
+    first,
+    end,
+    first_row,
+    F,
+    K,
+    CHOSEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    place = first + tl.arange(0, ROWS)
+    exists = place < end
+    pair = tl.load(order + place, mask=exists, other=0)
+    rows = inputs + (pair // CHOSEN).to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
+    gate = tl.zeros([COLUMNS, ROWS], tl.float32)
+    up = tl.zeros([COLUMNS, ROWS], tl.float32)
+    for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+        batch = _load_rows(rows, exists, k, K, DEPTH, IS_WHOLE)
+        gate_rows = gates.load([expert * F + first_row, k])
+        gate = tl.dot(gate_rows, batch, gate, input_precision=PRECISION)
+        up_rows = ups.load([expert * F + first_row, k])
+        up = tl.dot(up_rows, batch, up, input_precision=PRECISION)
+    weight = tl.load(weights + pair, mask=exists, other=0.0)
+    value = tl.trans(gate * tl.sigmoid(gate) * up * weight[None, :])
+    column = first_row + tl.arange(0, COLUMNS)
+    target = products + pair.to(tl.int64)[:, None] * F + column[None, :]
+    mask = exists[:, None] & (column < F)[None, :]
+    tl.store(target, value.to(products.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def _gated_kernel(
     gates,
     ups,
+    wide_gates,
+    wide_ups,
     matrix,
     inputs,
     order,
@@ -111,10 +182,13 @@ def _gated_kernel(
     EXPERTS: tl.constexpr,
     EXPERTS_BLOCK: tl.constexpr,
     CHOSEN: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
+    WIDE_ROWS: tl.constexpr,
+    WIDE_DEPTH: tl.constexpr,
+    WIDE_STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -125,33 +199,99 @@ def _gated_kernel(
     own = tl.program_id(0)
     guess = 2 * (own // tiles * F + own % tiles * COLUMNS)
     _begin(matrix, guess, EXPERTS * 2 * F, K, 2 * COLUMNS, AHEAD, PDL)
-    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
+    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, WIDE_ROWS)
     for item in range(own, tl.max(until, axis=0) * tiles, tl.num_programs(0)):
-        expert, first, end = find_block(begins, ends, until, item // tiles, EXPERTS_BLOCK, ROWS)
+        expert, first, end = find_block(
+            begins, ends, until, item // tiles, EXPERTS_BLOCK, WIDE_ROWS
+        )
         first_row = item % tiles * COLUMNS
-        place = first + tl.arange(0, ROWS)
-        exists = place < end
-        pair = tl.load(order + place, mask=exists, other=0)
-        rows = inputs + (pair // CHOSEN).to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
-        gate = tl.zeros([COLUMNS, ROWS], tl.float32)
-        up = tl.zeros([COLUMNS, ROWS], tl.float32)
-        for k in tl.range(0, K, DEPTH, num_stages=STAGES):
-            batch = _load_rows(rows, exists, k, K, DEPTH, IS_WHOLE)
-            gate_rows = gates.load([expert * F + first_row, k])
-            gate = tl.dot(gate_rows, batch, gate, input_precision=PRECISION)
-            up_rows = ups.load([expert * F + first_row, k])
-            up = tl.dot(up_rows, batch, up, input_precision=PRECISION)
-        weight = tl.load(weights + pair, mask=exists, other=0.0)
-        value = tl.trans(gate * tl.sigmoid(gate) * up * weight[None, :])
-        column = first_row + tl.arange(0, COLUMNS)
-        target = products + pair.to(tl.int64)[:, None] * F + column[None, :]
-        mask = exists[:, None] & (column < F)[None, :]
-        tl.store(target, value.to(products.dtype.element_ty), mask=mask)
+        if end - first <= ROWS:
+            _gated_item(
+                gates,
+                ups,
+                inputs,
+                order,
+                weights,
+                products,
+                expert,
+                first,
+                end,
+                first_row,
+                F,
+                K,
+                CHOSEN,
+                ROWS,
+                COLUMNS,
+                DEPTH,
+                STAGES,
+                IS_WHOLE,
+                PRECISION,
+            )
+        else:
+            _gated_item(
+                wide_gates,
+                wide_ups,
+                inputs,
+                order,
+                weights,
+                products,
+                expert,
+                first,
+                tl.minimum(end, first + WIDE_ROWS),
+                first_row,
+                F,
+                K,
+                CHOSEN,
+                WIDE_ROWS,
+                COLUMNS,
+                WIDE_DEPTH,
+                WIDE_STAGES,
+                IS_WHOLE,
+                PRECISION,
+            )
+
+
+@triton.jit
+def _down_item(
+    matrices,
+    inputs,
+    order,
+    products,
+    expert,
+    first,
+    end,
+    first_row,
+    num_tokens,
+    N,
+    K,
+    CHOSEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    IS_WHOLE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    place = first + tl.arange(0, ROWS)
+    exists = place < end
+    pair = tl.load(order + place, mask=exists, other=0)
+    rows = inputs + pair.to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
+    total = tl.zeros([COLUMNS, ROWS], tl.float32)
+    for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+        batch = _load_rows(rows, exists, k, K, DEPTH, IS_WHOLE)
+        weights = matrices.load([expert * N + first_row, k])
+        total = tl.dot(weights, batch, total, input_precision=PRECISION)
+    column = first_row + tl.arange(0, COLUMNS)
+    token = (pair % CHOSEN).to(tl.int64) * num_tokens + pair // CHOSEN
+    target = products + token[:, None] * N + column[None, :]
+    mask = exists[:, None] & (column < N)[None, :]
+    tl.store(target, tl.trans(total).to(products.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _down_kernel(
     matrices,
+    wide_matrices,
     matrix,
     inputs,
     order,
@@ -163,10 +303,13 @@ def _down_kernel(
     EXPERTS: tl.constexpr,
     EXPERTS_BLOCK: tl.constexpr,
     CHOSEN: tl.constexpr,
-    ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
+    WIDE_ROWS: tl.constexpr,
+    WIDE_DEPTH: tl.constexpr,
+    WIDE_STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -176,24 +319,54 @@ def _down_kernel(
     tiles = tl.cdiv(N, COLUMNS)
     own = tl.program_id(0)
     _begin(matrix, own // tiles * N + own % tiles * COLUMNS, EXPERTS * N, K, COLUMNS, AHEAD, PDL)
-    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
+    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, WIDE_ROWS)
     for item in range(own, tl.max(until, axis=0) * tiles, tl.num_programs(0)):
-        expert, first, end = find_block(begins, ends, until, item // tiles, EXPERTS_BLOCK, ROWS)
+        expert, first, end = find_block(
+            begins, ends, until, item // tiles, EXPERTS_BLOCK, WIDE_ROWS
+        )
         first_row = item % tiles * COLUMNS
-        place = first + tl.arange(0, ROWS)
-        exists = place < end
-        pair = tl.load(order + place, mask=exists, other=0)
-        rows = inputs + pair.to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
-        total = tl.zeros([COLUMNS, ROWS], tl.float32)
-        for k in tl.range(0, K, DEPTH, num_stages=STAGES):
-            batch = _load_rows(rows, exists, k, K, DEPTH, IS_WHOLE)
-            weights = matrices.load([expert * N + first_row, k])
-            total = tl.dot(weights, batch, total, input_precision=PRECISION)
-        column = first_row + tl.arange(0, COLUMNS)
-        token = (pair % CHOSEN).to(tl.int64) * num_tokens + pair // CHOSEN
-        target = products + token[:, None] * N + column[None, :]
-        mask = exists[:, None] & (column < N)[None, :]
-        tl.store(target, tl.trans(total).to(products.dtype.element_ty), mask=mask)
+        if end - first <= ROWS:
+            _down_item(
+                matrices,
+                inputs,
+                order,
+                products,
+                expert,
+                first,
+                end,
+                first_row,
+                num_tokens,
+                N,
+                K,
+                CHOSEN,
+                ROWS,
+                COLUMNS,
+                DEPTH,
+                STAGES,
+                IS_WHOLE,
+                PRECISION,
+            )
+        else:
+            _down_item(
+                wide_matrices,
+                inputs,
+                order,
+                products,
+                expert,
+                first,
+                tl.minimum(end, first + WIDE_ROWS),
+                first_row,
+                num_tokens,
+                N,
+                K,
+                CHOSEN,
+                WIDE_ROWS,
+                COLUMNS,
+                WIDE_DEPTH,
+                WIDE_STAGES,
+                IS_WHOLE,
+                PRECISION,
+            )
 
 
 def gated_few(
@@ -201,12 +374,12 @@ def gated_few(
     matrices: torch.Tensor,
     weights: torch.Tensor,
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
-    tile: Tile,
+    tiles: RowTiles,
     launch: Mapping[str, Any],
     *,
     num_resident: int,
 ) -> torch.Tensor:
-    """Activations [pairs, F]; ``tile.columns`` counts gate and up rows."""
+    """Activations [pairs, F]; tiles' columns count gate and up rows."""
     experts, double, depth = matrices.shape
     num_tokens, num_chosen = weights.shape
     require_sizes(inputs, matrices, num_tokens)
@@ -214,11 +387,14 @@ def gated_few(
     products = torch.empty((weights.numel(), inner), dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
         sides = matrices.view(experts * inner, 2, depth)
-        half = tile.columns // 2
-        items = max_blocks(weights.numel(), experts, tile) * triton.cdiv(inner, half)
+        half = tiles.narrow.columns // 2
+        items = max_blocks(weights.numel(), experts, tiles.wide) * triton.cdiv(inner, half)
         _gated_kernel[(min(items, num_resident),)](
-            TensorDescriptor.from_tensor(sides[:, 0], [half, tile.depth]),
-            TensorDescriptor.from_tensor(sides[:, 1], [half, tile.depth]),
+            *(
+                TensorDescriptor.from_tensor(sides[:, side], [half, tile.depth])
+                for tile in (tiles.narrow, tiles.wide)
+                for side in (0, 1)
+            ),
             matrices,
             inputs,
             *sorted_pairs,
@@ -227,7 +403,7 @@ def gated_few(
             inner,
             depth,
             CHOSEN=num_chosen,
-            **_options(inputs, experts, tile, half, launch),
+            **_options(inputs, experts, tiles, half, launch),
         )
     return products
 
@@ -237,7 +413,7 @@ def down_few(
     matrices: torch.Tensor,
     num_chosen: int,
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
-    tile: Tile,
+    tiles: RowTiles,
     launch: Mapping[str, Any],
     *,
     num_resident: int,
@@ -249,11 +425,12 @@ def down_few(
     shape = (num_chosen, num_tokens, outputs)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
-        items = max_blocks(len(inputs), experts, tile) * triton.cdiv(outputs, tile.columns)
+        columns = tiles.narrow.columns
+        items = max_blocks(len(inputs), experts, tiles.wide) * triton.cdiv(outputs, columns)
+        rows = matrices.view(experts * outputs, depth)
         _down_kernel[(min(items, num_resident),)](
-            TensorDescriptor.from_tensor(
-                matrices.view(experts * outputs, depth), [tile.columns, tile.depth]
-            ),
+            TensorDescriptor.from_tensor(rows, [columns, tiles.narrow.depth]),
+            TensorDescriptor.from_tensor(rows, [columns, tiles.wide.depth]),
             matrices,
             inputs,
             *sorted_pairs,
@@ -262,7 +439,7 @@ def down_few(
             outputs,
             depth,
             CHOSEN=num_chosen,
-            **_options(inputs, experts, tile, tile.columns, launch),
+            **_options(inputs, experts, tiles, columns, launch),
         )
     return products
 
@@ -272,26 +449,31 @@ def max_blocks(pairs: int, experts: int, tile: Tile) -> int:
     return pairs // tile.rows + min(experts, pairs)
 
 
-def num_resident(tile: Tile, element_size: int) -> int:
+def num_resident(tiles: RowTiles, element_size: int) -> int:
     """Programs that the current device holds at once, going by shared memory."""
-    own = tile.shared_bytes(element_size) + _SHARED_OF_A_PROGRAM
+    own = max(tile.shared_bytes(element_size) for tile in (tiles.narrow, tiles.wide))
+    own += _SHARED_OF_A_PROGRAM
     return num_multiprocessors() * max((shared_memory() + _SHARED_OF_A_PROGRAM) // own, 1)
 
 
 def _options(
-    inputs: torch.Tensor, experts: int, tile: Tile, columns: int, launch: Mapping[str, Any]
+    inputs: torch.Tensor, experts: int, tiles: RowTiles, columns: int, launch: Mapping[str, Any]
 ) -> dict[str, Any]:
+    narrow, wide = tiles.narrow, tiles.wide
     return {
         "EXPERTS": experts,
         "EXPERTS_BLOCK": triton.next_power_of_2(experts),
-        "ROWS": tile.rows,
         "COLUMNS": columns,
-        "DEPTH": tile.depth,
-        "STAGES": tile.stages,
-        "IS_WHOLE": inputs.shape[1] % tile.depth == 0,
-        "AHEAD": tile.ahead,
+        "ROWS": narrow.rows,
+        "DEPTH": narrow.depth,
+        "STAGES": narrow.stages,
+        "WIDE_ROWS": wide.rows,
+        "WIDE_DEPTH": wide.depth,
+        "WIDE_STAGES": wide.stages,
+        "IS_WHOLE": inputs.shape[1] % max(narrow.depth, wide.depth) == 0,
+        "AHEAD": narrow.ahead,
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
-        "num_warps": tile.warps,
+        "num_warps": narrow.warps,
     } | dict(launch)
 
 

@@ -4,37 +4,45 @@ Keyed by the experts' sizes and by how many tokens an expert has on average. Win
 on an H200; other sizes take the default, other devices less shared memory (``fitted``).
 """
 
-import enum
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile
 from mizzen_worker.kernels.gpu.gemv import GemvTile
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import RowTiles
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile
 
 
-class Form(enum.Enum):
-    """Which operand an expert's rows are: of few the right one, of many the left one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FewRows:
+    """Both products of a step where an expert has few rows: they are the right operand."""
 
-    FEW = "few"
-    MANY = "many"
+    gated: RowTiles
+    down: RowTiles
+
+    def fitted(self, limit: int, element_size: int = 2) -> "FewRows":
+        """With less in flight where ``limit`` bytes of shared memory are less than wanted."""
+        return FewRows(
+            gated=self.gated.fitted(limit, element_size), down=self.down.fitted(limit, element_size)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Configurations of both products of a step."""
+class ManyRows:
+    """Both products of a step where an expert has many rows: they are the left operand."""
 
-    form: Form
     gated: Tile
     down: Tile
 
-    def fitted(self, limit: int, element_size: int = 2) -> "Choice":
-        """With less in flight where ``limit`` bytes of shared memory are less than wanted."""
-        return replace(
-            self,
-            gated=self.gated.fitted(limit, element_size),
-            down=self.down.fitted(limit, element_size),
+    def fitted(self, limit: int, element_size: int = 2) -> "ManyRows":
+        """See ``FewRows``."""
+        return ManyRows(
+            gated=self.gated.fitted(limit, element_size), down=self.down.fitted(limit, element_size)
         )
+
+
+Choice = FewRows | ManyRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,36 +64,39 @@ class ExpertTiles:
         return self.last
 
 
-def _few(rows: int, gated: tuple[int, int, int], down: tuple[int, int, int]) -> Choice:
-    """Each: columns (of gate and up together), depth, stages."""
-    return Choice(
-        form=Form.FEW,
-        gated=Tile(rows=rows, columns=gated[0], depth=gated[1], stages=gated[2], accumulators=2),
-        down=Tile(rows=rows, columns=down[0], depth=down[1], stages=down[2]),
-    )
+def _pair(rows: int, columns: int, depth: int, stages: int) -> Tile:
+    """Gate and up in accumulators of their own, ``columns`` rows of each."""
+    return Tile(rows=rows, columns=2 * columns, depth=depth, stages=stages, accumulators=2)
 
 
-def _many(gated: Tile, down: Tile) -> Choice:
-    return Choice(form=Form.MANY, gated=gated, down=down)
+def _many(gated: Tile, down: Tile) -> ManyRows:
+    return ManyRows(gated=gated, down=down)
 
 
-def _wide(rows: int, columns: int, depth: int, stages: int, warps: int) -> Tile:
+def _tile(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
     return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
 
 
-_CHOICES = {
-    8.0: _few(16, (128, 256, 3), (128, 128, 3)),
-    24.0: _few(32, (128, 128, 5), (128, 128, 4)),
-    200.0: _many(_wide(128, 128, 64, 3, 8), _wide(64, 128, 64, 4, 4)),
+_CHOICES: Mapping[float, Choice] = {
+    8.0: FewRows(
+        gated=RowTiles(narrow=_pair(16, 64, 256, 3), wide=_pair(64, 64, 128, 4)),
+        down=RowTiles(narrow=_tile(16, 128, 128, 3), wide=_tile(64, 128, 64, 4)),
+    ),
+    24.0: FewRows(
+        gated=RowTiles(narrow=_pair(32, 64, 128, 5), wide=_pair(64, 64, 128, 4)),
+        down=RowTiles(narrow=_tile(32, 128, 128, 4), wide=_tile(64, 128, 128, 3)),
+    ),
+    200.0: _many(_tile(128, 128, 64, 3, 8), _tile(64, 128, 64, 4, 4)),
 }
-_SMALL = [_wide(rows, 64, 64, 3, 4) for rows in (16, 32)]
-_WITHOUT_TENSOR_COPIES = {
+_SMALL = [_tile(rows, 64, 64, 3, 4) for rows in (16, 32)]
+_WITHOUT_TENSOR_COPIES: Mapping[float, Choice] = {
     8.0: _many(_SMALL[0], _SMALL[0]),
     32.0: _many(_SMALL[1], _SMALL[1]),
+    math.inf: _many(_tile(128, 128, 64, 3, 8), _tile(128, 128, 64, 3, 8)),
 }
 """There descriptors become plain loads, which only small tiles hold in registers."""
 
-_MANY_ROWS = _many(_wide(128, 256, 64, 3, 8), _wide(128, 128, 64, 3, 4))
+_MANY_ROWS = _many(_tile(128, 256, 64, 3, 8), _tile(128, 128, 64, 3, 4))
 
 QWEN_30B_A3B = ExpertTiles(
     router_one=GemvTile(warps=4, rows=1, ahead=8),

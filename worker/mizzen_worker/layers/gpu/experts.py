@@ -19,7 +19,7 @@ from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few, num_resident
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies, shared_memory
 from mizzen_worker.kernels.gpu.skinny_gemm import multiply
-from mizzen_worker.layers.gpu.expert_tiles import ExpertTiles, Form, router_tile, tiles_of
+from mizzen_worker.layers.gpu.expert_tiles import ExpertTiles, FewRows, router_tile, tiles_of
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts
 
@@ -81,7 +81,7 @@ def expert_products(
     pairs = sort_by_expert(chosen, num_experts, launch, tally)
     choice = _tiles(experts).of(chosen.numel() / num_experts, has_tensor_copies=has_tensor_copies())
     choice = choice.fitted(shared_memory(), normed.element_size())
-    if choice.form is Form.FEW:
+    if isinstance(choice, FewRows):
         size = normed.element_size()
         activations = gated_few(
             normed,
