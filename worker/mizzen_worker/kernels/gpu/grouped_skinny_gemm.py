@@ -11,12 +11,12 @@ tiles. Pairs, ``order`` and ``offsets`` are those of ``expert_routing.py``.
   N]: to be added up, in this order, by whoever needs the sum.
 
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
-Grid: as many programs as the device holds (``num_resident``), which share out items in turn. An item
+Grid: as many programs as the device holds (``num_resident``), which share out items in turn. One
 is a tile of rows of an expert's matrix for one block of its pairs, so experts without pairs cost
-nothing; an expert's items are neighbours. Matrices come through tensor descriptors: a
-tile that passes the end of an expert reads rows of the next one, and stores none of them. With
-``Tile.ahead`` the programs of a dependent launch ask L2 for that many bytes (a power of two, 128 at
-least) of each row of theirs before they wait: worth it where nearly all experts are chosen.
+nothing; an expert's items are neighbours. Matrices come through tensor descriptors: a tile that
+passes the end of an expert reads rows of the next one, and stores none of them. With ``Tile.ahead``
+the programs of a dependent launch ask L2 for that many bytes (a power of two, 128 at least) of each
+row of theirs before they wait: worth it where nearly all experts are chosen.
 """
 
 from collections.abc import Mapping
