@@ -3,7 +3,10 @@
 from mizzen_worker.model_executor.tail import Tail
 
 MAX_DECODE_ROWS = 1024
-_SMALL_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+_SMALL_BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Weights take as long to read for 17 rows as for 32, and so on: sizes between save little."""
+_LARGE_BUCKETS = (*range(144, 256, 16), *range(256, 513, 32))
+"""Here products take longer with every row."""
 _PREFILL_TOKENS = (64, 128, 256, 512, 1024, 2048)
 _PREFILL_ROWS = (16, 64, 256)
 """One of them is the padding's."""
@@ -14,7 +17,7 @@ CAPTURED_TAILS = (Tail.BEST, Tail.DRAWN, Tail.LOGITS)
 def decode_buckets(max_rows: int) -> tuple[int, ...]:
     """Rows of the decode graphs, rising; the last is ``max_rows``, or the most that is captured."""
     most = min(max_rows, MAX_DECODE_ROWS)
-    sizes = (*_SMALL_BUCKETS, *range(160, 513, 32), *range(640, MAX_DECODE_ROWS, 128))
+    sizes = (*_SMALL_BUCKETS, *_LARGE_BUCKETS, *range(640, MAX_DECODE_ROWS, 128))
     return (*(size for size in sizes if size < most), most)
 
 

@@ -6,7 +6,9 @@ ring that ``stage_step`` put into ``current``: int64 per row, the sampled id in 
 (``NO_TOKEN`` where the request had ended, ``INVALID_TOKEN`` without finite logits), and 1 above
 them where the request has ended. Padding rows change and tell nothing.
 
-One program per row. Slots of rows that are not padding are distinct.
+One program per row. Slots of rows that are not padding are distinct. A dependent launch reads what
+a slot is before it waits: that was written by ``stage_step`` or earlier, and the kernel behind
+``stage_step`` is never a dependent one, so all of that has ended.
 """
 
 from dataclasses import dataclass
@@ -18,8 +20,9 @@ from triton.language.extra.cuda import gdc_wait
 
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 
-_MOST_BLOCKS = 4096
-"""Looked at together; heads of few rows have ten thousand."""
+_MOST_BLOCKS = 16_384
+"""Looked at together, all loads at once: more would not fit into registers."""
+_BLOCKS_OF_A_WARP = 256
 _MOST_WARPS = 16
 _NO_TOKEN = tl.constexpr(-1)
 _INVALID_TOKEN = tl.constexpr(-2)
@@ -46,39 +49,43 @@ class RecordTensors:
 
 
 @triton.jit
-def _record_row(
+def _look_up(
     row,
-    token,
-    is_valid,
     row_slots,
     positions,
     current,
     finished,
-    last_tokens,
     max_tokens,
     stop_ids,
     outcome,
     place_stride,
     STOPS: tl.constexpr,
 ):
+    """What a row's slot is: (slot, is no padding, had ended, is at its last, stops, target)."""
     slot = tl.load(row_slots + row)
     position = tl.load(positions + row)
     place = tl.load(current).to(tl.int64)
     is_own = row < tl.load(current + 1)
     had_ended = tl.load(finished + slot) != 0
-    is_taken = is_valid & (had_ended == 0)
     is_last = position + 2 >= tl.load(max_tokens + slot)
     stops = tl.load(stop_ids + slot * STOPS + tl.arange(0, STOPS))
+    return slot, is_own, had_ended, is_last, stops, outcome + place * place_stride + row
+
+
+@triton.jit
+def _note(found, token, is_valid, finished, last_tokens):
+    slot, is_own, had_ended, is_last, stops, target = found
+    is_taken = is_valid & (had_ended == 0)
     is_stop = tl.max((stops == token).to(tl.int32), axis=0) > 0
     has_ended = had_ended | (is_valid == 0) | is_last | is_stop
     tl.store(finished + slot, has_ended, mask=is_own)
     tl.store(last_tokens + slot, token, mask=is_own & is_taken)
     reported = tl.where(is_taken, token, tl.where(had_ended, _NO_TOKEN, _INVALID_TOKEN))
     word = (has_ended.to(tl.int64) << 32) | (reported.to(tl.int64) & 0xFFFFFFFF)
-    tl.store(outcome + place * place_stride + row, word, mask=is_own)
+    tl.store(target, word, mask=is_own)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_blocks"])
 def _record_best(
     best_values,
     best_ids,
@@ -99,41 +106,35 @@ def _record_best(
     PDL: tl.constexpr,
 ):
     row = tl.program_id(0)
-    if PDL:
-        gdc_wait()
-    values_row = best_values + row.to(tl.int64) * values_stride
-    ids_row = best_ids + row.to(tl.int64) * ids_stride
-    best = tl.full([BLOCKS], float("-inf"), tl.float32)
-    best_id = tl.full([BLOCKS], 0x7FFFFFFF, tl.int32)
-    has_nan = tl.zeros([BLOCKS], tl.int32)
-    for first in tl.range(0, num_blocks, BLOCKS):
-        blocks = first + tl.arange(0, BLOCKS)
-        is_block = blocks < num_blocks
-        values = tl.load(values_row + blocks, mask=is_block, other=float("-inf"))
-        ids = tl.load(ids_row + blocks, mask=is_block, other=0x7FFFFFFF)
-        is_better = (values > best) | ((values == best) & (ids < best_id))
-        has_nan |= (values != values).to(tl.int32)  # noqa: PLR0124 - only NaN differs from itself
-        best_id = tl.where(is_better, ids, best_id)
-        best = tl.where(is_better, values, best)
-    largest = tl.max(best, axis=0)
-    token = tl.min(tl.where(best == largest, best_id, 0x7FFFFFFF), axis=0).to(tl.int64)
-    is_finite = (largest > float("-inf")) & (largest < float("inf"))
-    is_valid = (tl.max(has_nan, axis=0) == 0) & is_finite
-    _record_row(
+    found = _look_up(
         row,
-        token,
-        is_valid,
         row_slots,
         positions,
         current,
         finished,
-        last_tokens,
         max_tokens,
         stop_ids,
         outcome,
         place_stride,
         STOPS,
     )
+    if PDL:
+        gdc_wait()
+    values_row = best_values + row.to(tl.int64) * values_stride
+    best = float("-inf")
+    best_block = 0
+    for first in tl.range(0, num_blocks, BLOCKS):
+        blocks = first + tl.arange(0, BLOCKS)
+        values = tl.load(values_row + blocks, mask=blocks < num_blocks, other=float("-inf"))
+        # A row with a NaN is as useless as one with infinity, and that is above all others.
+        values = tl.where(values != values, float("inf"), values)  # noqa: PLR0124 - only NaN is
+        largest = tl.max(values, axis=0)
+        block = tl.min(tl.where(values == largest, blocks, 0x7FFFFFFF), axis=0)
+        best_block = tl.where(largest > best, block, best_block)
+        best = tl.maximum(best, largest)
+    token = tl.load(best_ids + row.to(tl.int64) * ids_stride + best_block).to(tl.int64)
+    is_valid = (best > float("-inf")) & (best < float("inf"))
+    _note(found, token, is_valid, finished, last_tokens)
 
 
 @triton.jit
@@ -153,25 +154,23 @@ def _record_chosen(
     PDL: tl.constexpr,
 ):
     row = tl.program_id(0)
-    if PDL:
-        gdc_wait()
-    token = tl.load(tokens + row)
-    is_valid = tl.load(validity + row) != 0
-    _record_row(
+    found = _look_up(
         row,
-        token,
-        is_valid,
         row_slots,
         positions,
         current,
         finished,
-        last_tokens,
         max_tokens,
         stop_ids,
         outcome,
         place_stride,
         STOPS,
     )
+    if PDL:
+        gdc_wait()
+    token = tl.load(tokens + row)
+    is_valid = tl.load(validity + row) != 0
+    _note(found, token, is_valid, finished, last_tokens)
 
 
 def record_best(
@@ -181,7 +180,10 @@ def record_best(
     *,
     is_dependent: bool = False,
 ) -> None:
-    """Greedy rows: [rows, blocks] float32 and int32, as in ``HeadOutput``; of equals the lowest."""
+    """Greedy rows: [rows, blocks] float32 and int32, as in ``HeadOutput``; of equals the lowest.
+
+    Ids rise from block to block, so the first of the best blocks has the lowest one.
+    """
     num_rows, num_blocks = best_values.shape
     _require_shapes(tensors, num_rows)
     if best_ids.shape != best_values.shape or 1 not in (best_values.stride(1), num_blocks):
@@ -198,7 +200,7 @@ def record_best(
         tensors.outcome.stride(0),
         BLOCKS=block,
         STOPS=tensors.stop_ids.shape[1],
-        num_warps=max(1, min(_MOST_WARPS, block // 256)),
+        num_warps=max(1, min(_MOST_WARPS, block // _BLOCKS_OF_A_WARP)),
         **(dependent() if is_dependent else PLAIN),
     )
 

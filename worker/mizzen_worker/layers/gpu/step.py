@@ -65,7 +65,7 @@ class HeadOutput:
 
     ``logits`` [n, vocab] float32. ``best_values`` [n, blocks] float32 and ``best_ids`` [n, blocks]
     int32: the largest logit of each block of the vocabulary (NaN where a logit is NaN) and the
-    lowest id that has it.
+    lowest id that has it. Blocks are in the order of their ids.
     """
 
     logits: torch.Tensor | None = None

@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 
 from mizzen_worker.kernels.gpu.skinny_gemm import Tile
 
-BUCKETS = (16, 32, 64, 128, 192, 256)
-"""Most rows of each bucket; above the last one products are the library's."""
+BUCKETS = (16, 32, 64, 128, 192, 240, 256)
+"""Most rows of each bucket; above the last one products are the library's.
+
+A tile costs as much for few of its rows as for all of them, the library's product rises with the
+rows: so 240 is one of its own, where a tile that wins at 256 rows by little is not taken.
+"""
 
 
 class Product(enum.Enum):
@@ -74,6 +78,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _eager(64, 64, 128, 4),
         128: None,
         192: None,
+        240: None,
         256: None,
     },
     Matrix(product=Product.ADD, outputs=4096, inputs=4096): {
@@ -82,6 +87,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
         192: None,
+        240: None,
         256: None,
     },
     Matrix(product=Product.GATE_UP, outputs=28672, inputs=4096): {
@@ -90,6 +96,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _pair(64, 64, 128, 4),
         128: _pair(128, 64, 64, 3),
         192: None,
+        240: None,
         256: _pair(256, 64, 64, 4, warps=8),
     },
     Matrix(product=Product.ADD, outputs=4096, inputs=14336): {
@@ -98,6 +105,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
         192: None,
+        240: None,
         256: None,
     },
     Matrix(product=Product.BEST, outputs=128256, inputs=4096): {
@@ -106,6 +114,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _tile(64, 128, 64, 4),
         128: _wide(128, 256, 64, 4),
         192: None,
+        240: None,
         256: None,
     },
 }
@@ -117,6 +126,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         64: _eager(32, 64, 128, 4),
         128: _tile(64, 64, 128, 4),
         192: _tile(64, 64, 64, 6),
+        240: _tile(128, 64, 64, 6),
         256: _tile(128, 64, 64, 6),
     },
     Matrix(product=Product.ADD, outputs=1024, inputs=2048): {
@@ -124,7 +134,8 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _tile(32, 64, 256, 3, splits=4),
         64: _tile(32, 64, 256, 3, splits=4),
         128: _tile(64, 64, 128, 3, splits=4),
-        192: _tile(64, 64, 64, 6, splits=4),
+        192: _tile(128, 64, 64, 6, splits=4),
+        240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
     Matrix(product=Product.GATE_UP, outputs=6144, inputs=1024): {
@@ -132,7 +143,8 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 128, 6),
         64: _eager(64, 64, 128, 4),
         128: _tile(128, 64, 64, 6),
-        192: None,
+        192: _wide(128, 128, 64, 5),
+        240: _wide(128, 128, 64, 5),
         256: _wide(128, 128, 64, 5),
     },
     Matrix(product=Product.ADD, outputs=1024, inputs=3072): {
@@ -140,7 +152,8 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 256, 3, splits=6),
         64: _tile(32, 64, 256, 3, splits=4),
         128: _tile(64, 64, 64, 6, splits=4),
-        192: _tile(64, 64, 64, 6, splits=4),
+        192: _tile(128, 64, 64, 6, splits=4),
+        240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
     Matrix(product=Product.BEST, outputs=151936, inputs=1024): {
@@ -149,6 +162,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         64: _tile(64, 128, 64, 4),
         128: _tile(128, 128, 64, 3),
         192: None,
+        240: None,
         256: None,
     },
 }
