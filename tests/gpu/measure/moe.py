@@ -32,7 +32,8 @@ from mizzen_worker.kernels.gpu.grouped_skinny_gemm import (
 )
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import add_norm
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile, multiply
+from mizzen_worker.kernels.gpu.skinny_gemm import multiply
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference import moe as reference
 from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, router_tile
 from mizzen_worker.layers.gpu.experts import add_experts_of_one, expert_products

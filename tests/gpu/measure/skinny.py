@@ -20,7 +20,7 @@ from tests.gpu.measure.skinny_bench import LLAMA, QWEN, Bench, Stage, matrices
 from tests.worker.kernels.gpu import ahead_of_time
 from tests.worker.kernels.gpu.skinny_instances import warm_up
 
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations
 from mizzen_worker.layers.gpu.step import GpuStep
 from mizzen_worker.layers.gpu.tiles import Matrix, Product, bucket_of, choose

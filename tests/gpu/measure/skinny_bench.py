@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tests.gpu.measure.harness import require_close, time_work
 
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary_store import rotated_heads
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations, SkinnyValue

@@ -22,7 +22,7 @@ from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.contracts.errors import ConfigError
-from mizzen_worker.kernels.gpu.stored_kv import FP8
+from mizzen_worker.kernels.fp8_matrix import FP8
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations

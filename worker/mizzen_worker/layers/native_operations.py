@@ -129,6 +129,10 @@ class NativeWeightPreparer:
         """See ``WeightPreparer``."""
         return replace(weight, input_norm=self.norm(norm))
 
+    def unnormed(self, weight: NativeWeight) -> NativeWeight:
+        """See ``WeightPreparer``."""
+        return weight
+
     def norm(self, weight: torch.Tensor) -> NativeWeight:
         """See ``WeightPreparer``."""
         data = weight.float().contiguous().numpy().copy().view(np.uint8)

@@ -82,6 +82,14 @@ class WeightPreparer(Protocol[W]):
         """
         ...
 
+    def unnormed(self, weight: W) -> W:
+        """The same projection with no norm before it, for ``linear_add``.
+
+        What is neither ``normed`` nor this (the head, the embedding) is not a projection of a
+        layer. The argument must not be used again.
+        """
+        ...
+
     def norm(self, weight: torch.Tensor) -> W:
         """Weight of an RMS norm that stands alone, [size] float32."""
         ...

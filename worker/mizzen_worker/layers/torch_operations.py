@@ -73,6 +73,10 @@ class TorchWeightPreparer:
         """See ``WeightPreparer``."""
         return replace(weight, input_norm=norm.to(self._device, self._dtype))
 
+    def unnormed(self, weight: TorchWeight) -> TorchWeight:
+        """See ``WeightPreparer``."""
+        return weight
+
     def norm(self, weight: torch.Tensor) -> TorchWeight:
         """See ``WeightPreparer``."""
         return TorchWeight(values=weight.to(self._device, self._dtype))

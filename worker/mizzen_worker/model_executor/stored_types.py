@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from mizzen_worker.contracts.errors import ConfigError
-from mizzen_worker.kernels.gpu.stored_kv import FP8
+from mizzen_worker.kernels.fp8_matrix import FP8
 from mizzen_worker.models.model_facts import ModelFacts
 
 LEAST_FP8_CAPABILITY = 89

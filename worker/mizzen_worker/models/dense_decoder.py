@@ -77,8 +77,8 @@ class _LayerReader(Generic[W]):
                 f"{prefix}.input_layernorm",
             ),
             head_norms=self._read_head_norms(attention),
-            output=self._linear(
-                attention, {"o_proj": hidden}, queries, has_bias=self._has_output_bias
+            output=self._prepare.unnormed(
+                self._linear(attention, {"o_proj": hidden}, queries, has_bias=self._has_output_bias)
             ),
             mlp=self._read_mlp(prefix, layer),
         )
@@ -91,7 +91,9 @@ class _LayerReader(Generic[W]):
         mlp, hidden, inner = f"{prefix}.mlp", shape.hidden_size, shape.intermediate_size
         return GatedMlp(
             gate_up=self._normed(self._gate_up(mlp, inner, hidden), norm),
-            down=self._linear(mlp, {"down_proj": hidden}, inner, has_bias=self._has_mlp_bias),
+            down=self._prepare.unnormed(
+                self._linear(mlp, {"down_proj": hidden}, inner, has_bias=self._has_mlp_bias)
+            ),
         )
 
     def _read_experts(

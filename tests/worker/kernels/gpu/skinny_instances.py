@@ -5,7 +5,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mizzen_worker.kernels.gpu import skinny_gemm as module
 from mizzen_worker.kernels.gpu.launching import PLAIN
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.tiles import BUCKETS, Matrix, Product, choose
 
 SHIPPED = (
@@ -40,8 +40,8 @@ def instance(
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
     options = module._options(half, tile, launch) | {"HAS_BIAS": False}
     if product is Product.GATE_UP:
-        arguments = (left, left, right, half, half, half, *sizes)
-        options["ACCUMULATORS"] = tile.accumulators
+        arguments = (left, left, right, half, half, half, half, *sizes)
+        options |= {"ACCUMULATORS": tile.accumulators, "GROUPS": 0}
         kernel = module._gated_kernel
     elif product is Product.BEST:
         best = (torch.empty(16), torch.empty(16, dtype=torch.int32))
@@ -50,8 +50,8 @@ def instance(
     else:
         is_wide = tile.splits > 1 or product is Product.LOGITS
         out = torch.empty(16, dtype=torch.float32 if is_wide else torch.bfloat16)
-        arguments = (left, right, half, half, out, *sizes, 2048)
-        options["SPLITS"] = tile.splits
+        arguments = (left, right, half, half, half, out, *sizes, 2048)
+        options |= {"SPLITS": tile.splits, "GROUPS": 0}
         kernel = module._multiply_kernel
     return kernel, arguments, options
 

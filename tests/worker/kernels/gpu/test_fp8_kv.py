@@ -13,6 +13,7 @@ from tests.worker.kernels.gpu.exact_fp8 import exact_fp8  # noqa: F401  (a fixtu
 from tests.worker.kernels.gpu.launches import compiled_only
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
+from mizzen_worker.kernels.fp8_matrix import FP8, LARGEST
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
 from mizzen_worker.kernels.gpu.decode_attention import (
     DecodeTile,
@@ -32,7 +33,6 @@ from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.rotary_store import RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.shared_prefix_attention import SharedTile, shared_prefix_attention
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, SplitTile, single_row_attention
-from mizzen_worker.kernels.gpu.stored_kv import FP8, LARGEST
 from mizzen_worker.layers.gpu.gemv_tiles import split_tile
 from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
 from mizzen_worker.memory.forward_batch import SHARED_ITEM_ROWS

@@ -13,7 +13,8 @@ from tests.worker.kernels.gpu.ahead_of_time import (
 from tests.worker.kernels.gpu.skinny_instances import instance, shipped_tiles
 
 from mizzen_worker.kernels.gpu.launching import PLAIN
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile, best_of_blocks, gated, multiply
+from mizzen_worker.kernels.gpu.skinny_gemm import best_of_blocks, gated, multiply
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32]

@@ -21,10 +21,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from mizzen_worker.kernels.gpu.gemv import (
+from mizzen_worker.kernels.gpu.gemv import GemvTile, begin_dependent
+from mizzen_worker.kernels.gpu.row_sums import (
     CHUNK,
-    GemvTile,
-    begin_dependent,
     inside,
     load_ahead,
     load_chunk,

@@ -4,10 +4,10 @@ Contract: ``x`` [inputs], contiguous; weights [outputs, inputs] contiguous (inpu
 16-byte loads); sums in float32, results in the dtype of the output. A norm's weight is folded into
 the columns, so an RMS norm is one factor per row: the sum of squares is made in the same loop.
 
-Grid: one program per ``num_warps * ROWS`` rows. A warp owns ``ROWS`` whole rows, so that sums need
-shuffles only and a chunk of ``x``, once unpacked, serves all of them: tiles are [num_warps, 256]
-(one row a warp), several of them per chunk. ``x`` is read through a pointer tile of that shape; a
-vector would pass through shared memory. The first ``AHEAD`` chunks are loaded before the wait.
+Weights may be FP8 with a ``scale`` (``fp8_matrix.py``).
+
+Grid: one program per ``num_warps * ROWS`` rows, summed as in ``row_sums.py``. The first ``AHEAD``
+chunks are loaded before the wait.
 
 Outputs must not share memory with inputs, but ``residual`` may be the output.
 """
@@ -21,8 +21,15 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-CHUNK = tl.constexpr(256)
-"""Columns of a tile: 16 bytes of bfloat16 a thread."""
+from mizzen_worker.kernels.fp8_matrix import FP8, require_scale
+from mizzen_worker.kernels.gpu.row_sums import (
+    CHUNK,
+    inside,
+    load_ahead,
+    row_pointers,
+    row_sums,
+    scale_pointers,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,110 +67,10 @@ def begin_dependent(PDL: tl.constexpr):
 
 
 @triton.jit
-def row_pointers(w_ptr, rows, K: tl.constexpr):
-    """Pointers to the first chunk of [num_warps] rows."""
-    return w_ptr + rows[:, None].to(tl.int64) * K + tl.arange(0, CHUNK)[None, :]
-
-
-@triton.jit
-def inside(rows, N: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows past the end become the last one: loads need no mask, only stores do."""
-    if N % BLOCK != 0:
-        rows = tl.minimum(rows, N - 1)
-    return rows
-
-
-@triton.jit
-def load_chunk(pointers, c: tl.constexpr, K: tl.constexpr):
-    """Chunk ``c`` of some rows; zeros past the end."""
-    if (c + 1) * CHUNK <= K:
-        tile = tl.load(pointers + c * CHUNK)
-    else:
-        mask = (tl.arange(0, CHUNK) < K - c * CHUNK)[None, :]
-        tile = tl.load(pointers + c * CHUNK, mask=mask, other=0.0)
-    return tile
-
-
-@triton.jit
-def load_ahead(rows, K: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
-    """The first chunks of a tuple of ``ROWS`` pointer tiles: chunk by chunk, row by row."""
-    tiles = ()
-    for c in tl.static_range(AHEAD):
-        for r in tl.static_range(ROWS):
-            tiles = tiles + (load_chunk(rows[r], c, K),)
-    return tiles
-
-
-@triton.constexpr_function
-def _num_turns(num_full_chunks, ahead):
-    """Rounds of ``ahead`` whole chunks that are followed by another such round."""
-    return max(num_full_chunks // ahead - 1, 0)
-
-
-@triton.jit
-def _add_chunk(
-    x, tiles, squares, products, c: tl.constexpr, ROWS: tl.constexpr, NORM: tl.constexpr
-):
-    if NORM:
-        squares += x * x
-    longer = ()
-    for r in tl.static_range(ROWS):
-        longer = longer + (products[r] + tiles[c * ROWS + r].to(tl.float32) * x,)
-    return squares, longer
-
-
-@triton.jit
-def row_sums(
-    x_ptr,
-    rows,
-    tiles,
-    eps,
-    K: tl.constexpr,
-    WARPS: tl.constexpr,
-    ROWS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    NORM: tl.constexpr,
-):
-    """Tuple of ``ROWS`` sums [num_warps] float32 over products with ``x``, or with its norm."""
-    NUM_CHUNKS: tl.constexpr = (K + CHUNK - 1) // CHUNK
-    NUM_TURNS: tl.constexpr = _num_turns(K // CHUNK, AHEAD)
-    x_pointers = x_ptr + (tl.arange(0, WARPS) * 0)[:, None] + tl.arange(0, CHUNK)[None, :]
-    squares = tl.zeros([WARPS, CHUNK], tl.float32)
-    products = ()
-    for _ in tl.static_range(ROWS):
-        products = products + (tl.zeros([WARPS, CHUNK], tl.float32),)
-    if NUM_TURNS > 0:
-        # Not unrolled: straight code would hold most of x in registers at once.
-        for start in tl.range(0, NUM_TURNS * AHEAD * CHUNK, AHEAD * CHUNK, num_stages=1):
-            later = ()
-            for c in tl.static_range(AHEAD):
-                for r in tl.static_range(ROWS):
-                    later = later + (tl.load(rows[r] + start + (c + AHEAD) * CHUNK),)
-                x = tl.load(x_pointers + start + c * CHUNK).to(tl.float32)
-                squares, products = _add_chunk(x, tiles, squares, products, c, ROWS, NORM)
-            tiles = later
-    DONE: tl.constexpr = NUM_TURNS * AHEAD
-    for c in tl.static_range(NUM_CHUNKS - DONE):
-        if DONE + c + AHEAD < NUM_CHUNKS:
-            for r in tl.static_range(ROWS):
-                tiles = tiles + (load_chunk(rows[r], DONE + c + AHEAD, K),)
-        x = load_chunk(x_pointers, DONE + c, K).to(tl.float32)
-        squares, products = _add_chunk(x, tiles, squares, products, c, ROWS, NORM)
-    if NORM:
-        factor = tl.rsqrt(tl.sum(squares, axis=1) / K + eps)
-    sums = ()
-    for r in tl.static_range(ROWS):
-        total = tl.sum(products[r], axis=1)
-        if NORM:
-            total = total * factor
-        sums = sums + (total,)
-    return sums
-
-
-@triton.jit
 def _linear_kernel(
     x_ptr,
     w_ptr,
+    scale_ptr,
     bias_ptr,
     residual_ptr,
     y_ptr,
@@ -176,15 +83,20 @@ def _linear_kernel(
     NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    GROUPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     first = tl.program_id(0) * (WARPS * ROWS) + tl.arange(0, WARPS)
     rows = ()
+    indices = ()
     for r in tl.static_range(ROWS):
-        rows = rows + (row_pointers(w_ptr, inside(first + r * WARPS, N, WARPS * ROWS), K),)
+        index = inside(first + r * WARPS, N, WARPS * ROWS)
+        indices = indices + (index,)
+        rows = rows + (row_pointers(w_ptr, index, K),)
     tiles = load_ahead(rows, K, ROWS, AHEAD)
+    scales = scale_pointers(scale_ptr, indices, ROWS, GROUPS)
     begin_dependent(PDL)
-    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, NORM)
+    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, NORM, scales, N, GROUPS)
     for r in tl.static_range(ROWS):
         row = first + r * WARPS
         y = sums[r]
@@ -199,6 +111,7 @@ def _linear_kernel(
 def _gated_kernel(
     x_ptr,
     w_ptr,
+    scale_ptr,
     bias_ptr,
     y_ptr,
     eps,
@@ -209,17 +122,21 @@ def _gated_kernel(
     AHEAD: tl.constexpr,
     NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    GROUPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     PAIRS: tl.constexpr = ROWS // 2
     first = tl.program_id(0) * (WARPS * PAIRS) + tl.arange(0, WARPS)
     rows = ()
+    indices = ()
     for p in tl.static_range(PAIRS):
         gate_row = 2 * inside(first + p * WARPS, N, WARPS * PAIRS)
+        indices = indices + (gate_row, gate_row + 1)
         rows = rows + (row_pointers(w_ptr, gate_row, K), row_pointers(w_ptr, gate_row + 1, K))
     tiles = load_ahead(rows, K, ROWS, AHEAD)
+    scales = scale_pointers(scale_ptr, indices, ROWS, GROUPS)
     begin_dependent(PDL)
-    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, NORM)
+    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, NORM, scales, 2 * N, GROUPS)
     for p in tl.static_range(PAIRS):
         output = first + p * WARPS
         gate = sums[2 * p]
@@ -234,7 +151,7 @@ def _gated_kernel(
 def check_matrix(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int]:
     """Outputs and inputs of a weight that can be multiplied with ``x``; raises ``ValueError``."""
     num_outputs, num_inputs = weight.shape
-    if x.numel() != num_inputs or x.dtype != weight.dtype:
+    if x.numel() != num_inputs or weight.dtype not in (x.dtype, FP8):
         message = (
             f"GEMV of weights {tuple(weight.shape)} {weight.dtype} with {tuple(x.shape)} {x.dtype}:"
             " one row of as many inputs in the same dtype is needed"
@@ -256,6 +173,7 @@ def linear(
     norm_eps: float | None,
     tile: GemvTile,
     launch: Mapping[str, Any],
+    scale: torch.Tensor | None = None,
 ) -> None:
     """``output`` [outputs] = ``weight`` @ (RMS norm of) ``x`` + ``bias`` + ``residual``.
 
@@ -268,6 +186,7 @@ def linear(
     _linear_kernel[(triton.cdiv(num_outputs, tile.warps * tile.rows),)](
         x,
         weight,
+        x if scale is None else scale,
         weight if bias is None else bias,
         x if residual is None else residual,
         output,
@@ -280,6 +199,7 @@ def linear(
         NORM=norm_eps is not None,
         HAS_BIAS=bias is not None,
         HAS_RESIDUAL=residual is not None,
+        GROUPS=require_scale(weight, scale),
         num_warps=tile.warps,
         **launch,
     )
@@ -294,6 +214,7 @@ def gated(
     norm_eps: float | None,
     tile: GemvTile,
     launch: Mapping[str, Any],
+    scale: torch.Tensor | None = None,
 ) -> None:
     """``output`` [n] = silu(gate) * up of (the RMS norm of) ``x``.
 
@@ -306,6 +227,7 @@ def gated(
     _gated_kernel[(triton.cdiv(num_rows, tile.warps * tile.rows),)](
         x,
         weight,
+        x if scale is None else scale,
         weight if bias is None else bias,
         output,
         0.0 if norm_eps is None else norm_eps,
@@ -316,6 +238,7 @@ def gated(
         AHEAD=tile.chunks_ahead(num_inputs),
         NORM=norm_eps is not None,
         HAS_BIAS=bias is not None,
+        GROUPS=require_scale(weight, scale),
         num_warps=tile.warps,
         **launch,
     )

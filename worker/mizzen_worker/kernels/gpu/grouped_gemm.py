@@ -23,7 +23,7 @@ from mizzen_worker.kernels.gpu.grouped_skinny_gemm import (
     max_blocks,
     require_sizes,
 )
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 
 @triton.jit

@@ -30,7 +30,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mizzen_worker.kernels.gpu.launching import num_multiprocessors, shared_memory
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile, ask_ahead
+from mizzen_worker.kernels.gpu.skinny_tile import Tile, ask_ahead
 
 _SHARED_OF_A_PROGRAM = 1024
 """Bytes that the driver takes of a multiprocessor's shared memory for each program on it."""

@@ -20,14 +20,9 @@ import torch
 import triton
 import triton.language as tl
 
-from mizzen_worker.kernels.gpu.gemv import (
-    GemvTile,
-    begin_dependent,
-    check_matrix,
-    load_ahead,
-    row_pointers,
-    row_sums,
-)
+from mizzen_worker.kernels.fp8_matrix import require_scale
+from mizzen_worker.kernels.gpu.gemv import GemvTile, begin_dependent, check_matrix
+from mizzen_worker.kernels.gpu.row_sums import load_ahead, row_pointers, row_sums, scale_pointers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +55,7 @@ def parts_of_head(head_dim: int, tile: GemvTile) -> int:
 def _rotary_kernel(
     x_ptr,
     w_ptr,
+    scale_ptr,
     bias_ptr,
     query_norm_ptr,
     key_norm_ptr,
@@ -69,6 +65,7 @@ def _rotary_kernel(
     squares_ptr,
     num_heads,
     num_rotated,
+    num_outputs,
     last_position,
     eps,
     K: tl.constexpr,
@@ -76,8 +73,10 @@ def _rotary_kernel(
     WARPS: tl.constexpr,
     ROWS: tl.constexpr,
     AHEAD: tl.constexpr,
+    NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_HEAD_NORMS: tl.constexpr,
+    GROUPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     PAIRS: tl.constexpr = ROWS // 2
@@ -86,10 +85,13 @@ def _rotary_kernel(
     part = tl.program_id(0) % PARTS
     first = part * (WARPS * PAIRS) + tl.arange(0, WARPS)
     rows = ()
+    indices = ()
     for p in tl.static_range(PAIRS):
         row = head * D + first + p * WARPS
+        indices = indices + (row, row + D // 2)
         rows = rows + (row_pointers(w_ptr, row, K), row_pointers(w_ptr, row + D // 2, K))
     tiles = load_ahead(rows, K, ROWS, AHEAD)
+    scales = scale_pointers(scale_ptr, indices, ROWS, GROUPS)
 
     position = tl.minimum(tl.load(position_ptr), last_position)
     is_rotated = first * 0 + head < num_rotated  # of the tile's shape, as masks must be
@@ -111,7 +113,9 @@ def _rotary_kernel(
             )
     begin_dependent(PDL)
 
-    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, 1)
+    sums = row_sums(
+        x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, NORM, scales, num_outputs, GROUPS
+    )
     squares = tl.zeros([WARPS], tl.float32)
     for p in tl.static_range(PAIRS):
         row = head * D + first + p * WARPS
@@ -140,11 +144,14 @@ def rotary_linear(
     output: torch.Tensor,
     squares: torch.Tensor,
     *,
-    norm_eps: float,
+    norm_eps: float | None,
     tile: GemvTile,
     launch: Mapping[str, Any],
+    scale: torch.Tensor | None = None,
 ) -> None:
     """``output`` [outputs] = ``weight`` @ RMS norm of ``x`` + ``bias``, queries and keys rotated.
+
+    ``norm_eps`` None: ``x`` is normed already.
 
     ``squares`` [heads, parts] float32, written where there are norms of heads (module docstring).
     """
@@ -162,6 +169,7 @@ def rotary_linear(
     _rotary_kernel[(num_all_heads * num_parts,)](
         x,
         weight,
+        x if scale is None else scale,
         weight if bias is None else bias,
         heads.query_norm if has_head_norms else weight,
         heads.key_norm if has_head_norms else weight,
@@ -171,15 +179,18 @@ def rotary_linear(
         squares,
         heads.num_heads,
         heads.num_heads + heads.num_kv_heads,
+        num_outputs,
         len(heads.table) - 1,
-        norm_eps,
+        0.0 if norm_eps is None else norm_eps,
         K=num_inputs,
         D=head_dim,
         WARPS=tile.warps,
         ROWS=tile.rows,
         AHEAD=tile.chunks_ahead(num_inputs),
+        NORM=norm_eps is not None,
         HAS_BIAS=bias is not None,
         HAS_HEAD_NORMS=has_head_norms,
+        GROUPS=require_scale(weight, scale),
         num_warps=tile.warps,
         **launch,
     )

@@ -5,7 +5,9 @@ once. Knows no layer; what a tile is good for is in ``layers/gpu/tiles.py``.
 
 ``inputs`` [rows, K] and ``matrix`` [N, K]: the same dtype, contiguous, K a multiple of 16 bytes,
 at aligned addresses (both are read through tensor descriptors, which give zeros outside). Any rows
-and N. Products are summed in float32. ``bias`` [N] float32.
+and N. Products are summed in float32. ``bias`` [N] float32. The matrix may be FP8 with a ``scale``
+(``fp8_matrix.py``): it is converted on its way from shared memory to the tensor core; where the
+scale has groups, ``depth`` divides them.
 
 - ``multiply``: [splits, rows, N], the partial products of ``splits`` pieces of K, each summed in
   order; the bias may be added where there is one split;
@@ -17,117 +19,16 @@ tiles of N. ``matrix`` is read before the wait of a dependent launch: it is a co
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from mizzen_worker.kernels.fp8_matrix import FP8, GROUP, require_scale
 from mizzen_worker.kernels.gpu.block_best import best_along
-
-_LINE = 128
-"""Bytes of one line of the L2 cache."""
-_BARRIERS = 256
-"""Bytes, rounded up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """One configuration of a product.
-
-    ``rows`` of the batch and ``columns`` (rows of the matrix) of one program, ``depth``: columns of
-    K in one step, ``stages`` of them in flight. ``accumulators`` 2: gate and up are two tiles of
-    half the columns. ``ahead``: bytes of each of its matrix's rows that a dependent launch asks L2
-    for before it waits.
-    """
-
-    rows: int
-    columns: int
-    depth: int
-    stages: int
-    warps: int = 4
-    splits: int = 1
-    accumulators: int = 1
-    ahead: int = 0
-
-    def shared_bytes(self, element_size: int = 2) -> int:
-        """Shared memory of the operands and of the barriers of their copies."""
-        return self.stages * (self.rows + self.columns) * self.depth * element_size + _BARRIERS
-
-    def fitted(self, limit: int, element_size: int = 2) -> "Tile":
-        """The same tile with as many stages, or as much depth, as ``limit`` bytes allow."""
-        tile = self
-        while tile.shared_bytes(element_size) > limit:
-            if tile.stages > 2:
-                tile = replace(tile, stages=tile.stages - 1)
-            elif tile.depth > 16:
-                tile = replace(tile, depth=tile.depth // 2)
-            else:
-                message = f"{self} does not fit into {limit} bytes of shared memory"
-                raise ValueError(message)
-        return tile
-
-
-@triton.jit
-def ask_ahead(matrix, first_row, first_column, N, K, COLUMNS: tl.constexpr, AHEAD: tl.constexpr):
-    """Ask L2 for the first bytes of the program's rows; nothing waits for them."""
-    size: tl.constexpr = matrix.dtype.element_ty.primitive_bitwidth // 8
-    row = tl.minimum(first_row + tl.arange(0, COLUMNS), N - 1).to(tl.int64)
-    column = first_column + tl.arange(0, AHEAD // 128) * (128 // size)
-    column = tl.minimum(column, K - 1)
-    address = (matrix + row[:, None] * K + column[None, :]).to(tl.int64)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-        "=r,l",
-        [address],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
-def _begin(
-    matrix,
-    first_row,
-    first_column,
-    N,
-    K,
-    COLUMNS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    if PDL:
-        gdc_launch_dependents()
-        if AHEAD > 0:
-            ask_ahead(matrix, first_row, first_column, N, K, COLUMNS, AHEAD)
-        gdc_wait()
-
-
-@triton.jit
-def _accumulate(
-    left,
-    right,
-    first_row,
-    first_input,
-    begin,
-    end,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """[COLUMNS, ROWS] float32: rows of the matrix times rows of the batch."""
-    total = tl.zeros([COLUMNS, ROWS], tl.float32)
-    for k in tl.range(begin, end, DEPTH, num_stages=STAGES):
-        batch = right.load([first_input, k])
-        weights = left.load([first_row, k])
-        total = tl.dot(weights, batch.T, total, input_precision=PRECISION)
-    return total
+from mizzen_worker.kernels.gpu.skinny_tile import LINE, Tile, accumulate, add_step, begin_tile
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -135,6 +36,7 @@ def _multiply_kernel(
     left,
     right,
     matrix,
+    scale,
     bias,
     products,
     rows,
@@ -142,6 +44,7 @@ def _multiply_kernel(
     K,
     split_depth,
     SPLITS: tl.constexpr,
+    GROUPS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -157,10 +60,23 @@ def _multiply_kernel(
     split = (program // batch_tiles) % SPLITS
     first_row = program // batch_tiles // SPLITS * COLUMNS
     begin = split * split_depth
-    _begin(matrix, first_row, begin, N, K, COLUMNS, AHEAD, PDL)
+    begin_tile(matrix, first_row, begin, N, K, COLUMNS, AHEAD, PDL)
     end = tl.minimum(begin + split_depth, K)
-    total = _accumulate(
-        left, right, first_row, first_input, begin, end, ROWS, COLUMNS, DEPTH, STAGES, PRECISION
+    total = accumulate(
+        left,
+        right,
+        scale,
+        first_row,
+        first_input,
+        begin,
+        end,
+        N,
+        GROUPS,
+        ROWS,
+        COLUMNS,
+        DEPTH,
+        STAGES,
+        PRECISION,
     )
     column = first_row + tl.arange(0, COLUMNS)
     row = first_input + tl.arange(0, ROWS)
@@ -177,11 +93,13 @@ def _gated_kernel(
     left_up,
     right,
     matrix,
+    scale,
     bias,
     products,
     rows,
     N,
     K,
+    GROUPS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ACCUMULATORS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -198,25 +116,42 @@ def _gated_kernel(
     batch_tiles = tl.cdiv(rows, ROWS)
     first_input = (program % batch_tiles) * ROWS
     first_row = program // batch_tiles * COLUMNS
-    _begin(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
+    begin_tile(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
     column = first_row // 2 + tl.arange(0, HALF)
     if ACCUMULATORS == 2:
         gate = tl.zeros([HALF, ROWS], tl.float32)
         up = tl.zeros([HALF, ROWS], tl.float32)
+        gate_scales = scale + 2 * tl.minimum(column, N // 2 - 1)
         for k in tl.range(0, K, DEPTH, num_stages=STAGES):
             batch = right.load([first_input, k]).T
             gate_rows = left.load([first_row // 2, k])
-            gate = tl.dot(gate_rows, batch, gate, input_precision=PRECISION)
+            gate = add_step(gate, gate_rows, batch, gate_scales, k, N, GROUPS, PRECISION)
             up_rows = left_up.load([first_row // 2, k])
-            up = tl.dot(up_rows, batch, up, input_precision=PRECISION)
+            up = add_step(up, up_rows, batch, gate_scales + 1, k, N, GROUPS, PRECISION)
+        if GROUPS == 1:
+            gate *= tl.load(gate_scales)[:, None]
+            up *= tl.load(gate_scales + 1)[:, None]
         if HAS_BIAS:
             is_there = column < N // 2
             gate += tl.load(bias + 2 * column, mask=is_there, other=0.0)[:, None]
             up += tl.load(bias + 2 * column + 1, mask=is_there, other=0.0)[:, None]
         value = tl.trans(gate * tl.sigmoid(gate) * up)
     else:
-        both = _accumulate(
-            left, right, first_row, first_input, 0, K, ROWS, COLUMNS, DEPTH, STAGES, PRECISION
+        both = accumulate(
+            left,
+            right,
+            scale,
+            first_row,
+            first_input,
+            0,
+            K,
+            N,
+            GROUPS,
+            ROWS,
+            COLUMNS,
+            DEPTH,
+            STAGES,
+            PRECISION,
         )
         if HAS_BIAS:
             pair = first_row + tl.arange(0, COLUMNS)
@@ -254,9 +189,22 @@ def _best_kernel(
     first_input = (program % batch_tiles) * ROWS
     block = program // batch_tiles
     first_row = block * COLUMNS
-    _begin(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
-    total = _accumulate(
-        left, right, first_row, first_input, 0, K, ROWS, COLUMNS, DEPTH, STAGES, PRECISION
+    begin_tile(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
+    total = accumulate(
+        left,
+        right,
+        bias,
+        first_row,
+        first_input,
+        0,
+        K,
+        N,
+        0,
+        ROWS,
+        COLUMNS,
+        DEPTH,
+        STAGES,
+        PRECISION,
     )
     column = first_row + tl.arange(0, COLUMNS)
     if HAS_BIAS:
@@ -277,6 +225,7 @@ def multiply(
     dtype: torch.dtype,
     launch: Mapping[str, Any],
     bias: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Partial products [splits, rows, N] in ``dtype``; ``bias`` only with one split."""
     rows, outputs, depth = _sizes(inputs, matrix)
@@ -291,6 +240,7 @@ def multiply(
         TensorDescriptor.from_tensor(matrix, [tile.columns, tile.depth]),
         TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
         matrix,
+        inputs if scale is None else scale,
         matrix if bias is None else bias,
         products,
         rows,
@@ -298,6 +248,7 @@ def multiply(
         depth,
         steps * tile.depth,
         SPLITS=tile.splits,
+        GROUPS=_num_groups(matrix, scale, tile),
         HAS_BIAS=bias is not None,
         **_options(inputs, tile, launch),
     )
@@ -311,6 +262,7 @@ def gated(
     *,
     launch: Mapping[str, Any],
     bias: torch.Tensor | None = None,
+    scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``silu(gate) * up`` [rows, N / 2] in the dtype of ``inputs``."""
     rows, outputs, depth = _sizes(inputs, matrix)
@@ -326,11 +278,13 @@ def gated(
         *(TensorDescriptor.from_tensor(side, box) for side in sides),
         TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
         matrix,
+        inputs if scale is None else scale,
         matrix if bias is None else bias,
         products,
         rows,
         outputs,
         depth,
+        GROUPS=_num_groups(matrix, scale, tile),
         HAS_BIAS=bias is not None,
         ACCUMULATORS=tile.accumulators,
         **_options(inputs, tile, launch),
@@ -373,22 +327,30 @@ def _options(inputs: torch.Tensor, tile: Tile, launch: Mapping[str, Any]) -> dic
         "COLUMNS": tile.columns,
         "DEPTH": tile.depth,
         "STAGES": tile.stages,
-        "AHEAD": tile.ahead // _LINE * _LINE,
+        "AHEAD": tile.ahead // LINE * LINE,
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
         "num_warps": tile.warps,
     } | dict(launch)
 
 
+def _num_groups(matrix: torch.Tensor, scale: torch.Tensor | None, tile: Tile) -> int:
+    groups = require_scale(matrix, scale)
+    if groups > 1 and GROUP % tile.depth:
+        message = f"a step of {tile.depth} columns is not part of one group of {GROUP}"
+        raise ValueError(message)
+    return groups
+
+
 def _sizes(inputs: torch.Tensor, matrix: torch.Tensor) -> tuple[int, int, int]:
     rows, depth = inputs.shape
     outputs, matrix_depth = matrix.shape
-    if rows == 0 or depth != matrix_depth or inputs.dtype != matrix.dtype:
+    if rows == 0 or depth != matrix_depth or matrix.dtype not in (inputs.dtype, FP8):
         message = (
             f"rows {tuple(inputs.shape)} {inputs.dtype} cannot be multiplied with a matrix "
             f"{tuple(matrix.shape)} {matrix.dtype}"
         )
         raise ValueError(message)
-    is_aligned = depth * inputs.element_size() % 16 == 0
+    is_aligned = depth * matrix.element_size() % 16 == 0
     if not (is_aligned and inputs.is_contiguous() and matrix.is_contiguous()):
         message = f"a product over {depth} columns needs contiguous rows of a multiple of 16 bytes"
         raise ValueError(message)

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-FP8 = torch.float8_e4m3fn
-LARGEST = float(torch.finfo(FP8).max)
+from mizzen_worker.kernels.fp8_matrix import FP8, LARGEST
+
 _LARGEST = tl.constexpr(LARGEST)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile
 from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import RowTiles
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

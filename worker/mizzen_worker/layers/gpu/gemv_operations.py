@@ -14,14 +14,21 @@ from dataclasses import dataclass
 import torch
 import triton
 
-from mizzen_worker.kernels.gpu.gemv import gated, linear
+from mizzen_worker.kernels.gpu.gemv import GemvTile, gated, linear
 from mizzen_worker.kernels.gpu.head_gemv import best_of_blocks
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiprocessors
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
 from mizzen_worker.kernels.gpu.single_row import embed_row, norm_row
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, single_row_attention
 from mizzen_worker.layers.gpu.experts import add_experts_of_one
-from mizzen_worker.layers.gpu.gemv_tiles import Product, gemv_tile, qkv_tile, split_tile
+from mizzen_worker.layers.gpu.gemv_tiles import (
+    Product,
+    fp8_gemv_tile,
+    fp8_qkv_tile,
+    gemv_tile,
+    qkv_tile,
+    split_tile,
+)
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts, HeadNorms
@@ -45,6 +52,12 @@ GemvValue = torch.Tensor | ProjectedHeads | HeadOutput
 def _row(value: GemvValue) -> torch.Tensor:
     assert isinstance(value, torch.Tensor), f"a row is needed, not {type(value).__name__}"
     return value
+
+
+def tile_of(weight: GpuWeight, product: Product) -> GemvTile:
+    """How the product with a weight is cut."""
+    choose = gemv_tile if weight.scale is None else fp8_gemv_tile
+    return choose(product, *weight.values.shape)
 
 
 class GemvOperations:
@@ -136,15 +149,16 @@ class GemvOperations:
                 _row(residual),
                 output,
                 norm_eps=None,
-                tile=gemv_tile(Product.ADD, *weight.values.shape),
+                tile=tile_of(weight, Product.ADD),
                 launch=self._launch,
+                scale=weight.scale,
             )
         return output
 
     def norm_gate_up_silu(self, hidden: GemvValue, gate_up: GpuWeight) -> GemvValue:
         """See ``Operations``."""
         x = _row(hidden)
-        num_rows, num_inputs = gate_up.values.shape
+        num_rows = len(gate_up.values)
         output = x.new_empty(len(x), num_rows // 2)
         if len(x):
             gated(
@@ -153,8 +167,9 @@ class GemvOperations:
                 gate_up.bias,
                 output,
                 norm_eps=self._settings.eps,
-                tile=gemv_tile(Product.GATE_UP, num_rows, num_inputs),
+                tile=tile_of(gate_up, Product.GATE_UP),
                 launch=self._launch,
+                scale=gate_up.scale,
             )
         return output
 
@@ -221,7 +236,8 @@ class GemvOperations:
     ) -> ProjectedHeads:
         settings = self._settings
         num_rows, num_inputs = qkv.values.shape
-        tile = qkv_tile(num_rows, num_inputs, settings.head_dim)
+        choose = qkv_tile if qkv.scale is None else fp8_qkv_tile
+        tile = choose(num_rows, num_inputs, settings.head_dim)
         num_heads = settings.num_heads + 2 * settings.num_kv_heads
         projected = x.new_empty(1, num_rows)
         squares = x.new_empty(
@@ -245,5 +261,6 @@ class GemvOperations:
             norm_eps=settings.eps,
             tile=tile,
             launch=self._launch,
+            scale=qkv.scale,
         )
         return ProjectedHeads(projected=projected, squares=None if norms is None else squares)

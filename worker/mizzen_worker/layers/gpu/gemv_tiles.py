@@ -6,6 +6,7 @@ beside the next kernel's). Other shapes follow a rule made from the same measure
 """
 
 import enum
+from dataclasses import replace
 
 from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.single_row_attention import SplitTile
@@ -40,6 +41,9 @@ _TILE_BY_SHAPE = {
 }
 """By use, rows of the weight and inputs."""
 
+_MOST_AHEAD = 16
+"""Chunks: more of them take more registers than they hide latency."""
+
 
 def gemv_tile(product: Product, num_rows: int, num_inputs: int) -> GemvTile:
     """How to cut a weight of [rows, inputs]."""
@@ -64,6 +68,18 @@ def qkv_tile(num_rows: int, num_inputs: int, head_dim: int) -> GemvTile:
     if head_dim % (tile.warps * tile.rows) == 0:
         return tile
     return GemvTile(warps=min(4, head_dim // 2), rows=2, ahead=tile.ahead)
+
+
+def fp8_gemv_tile(product: Product, num_rows: int, num_inputs: int) -> GemvTile:
+    """For FP8 weights: a chunk has half the bytes, so twice as many are ahead."""
+    tile = gemv_tile(product, num_rows, num_inputs)
+    return replace(tile, ahead=min(2 * tile.ahead, _MOST_AHEAD))
+
+
+def fp8_qkv_tile(num_rows: int, num_inputs: int, head_dim: int) -> GemvTile:
+    """As ``fp8_gemv_tile``, for ``qkv_tile``."""
+    tile = qkv_tile(num_rows, num_inputs, head_dim)
+    return replace(tile, ahead=min(2 * tile.ahead, _MOST_AHEAD))
 
 
 def split_tile(num_kv_heads: int, head_dim: int, num_multiprocessors: int) -> SplitTile:

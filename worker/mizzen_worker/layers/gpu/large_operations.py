@@ -96,16 +96,17 @@ class LargeOperations:
         hidden = residual.rows
         if weight.bias is not None:
             hidden.add_(weight.bias)
-        torch.addmm(hidden, value.rows, weight.values.t(), out=hidden)
+        torch.addmm(hidden, value.rows, weight.dense(hidden.dtype).t(), out=hidden)
         return LargeValue(rows=hidden, is_sampled=residual.is_sampled)
 
     def norm_gate_up_silu(self, hidden: LargeValue, gate_up: GpuWeight) -> LargeValue:
         """See ``Operations``."""
-        if is_served(hidden.rows, gate_up.values):
+        weight = gate_up.dense(hidden.rows.dtype)
+        if is_served(hidden.rows, weight):
             inputs = self._inputs(hidden)
-            product = swiglu_gemm(inputs.rows, gate_up.values, gate_up.bias, scales=inputs.scales)
+            product = swiglu_gemm(inputs.rows, weight, gate_up.bias, scales=inputs.scales)
         else:
-            both = torch.mm(self._normed(hidden), gate_up.values.t())
+            both = torch.mm(self._normed(hidden), weight.t())
             product = silu_multiply(both, gate_up.bias, PLAIN)
         return LargeValue(rows=product, is_sampled=hidden.is_sampled)
 
@@ -154,7 +155,7 @@ class LargeOperations:
         if is_last and self._step.begin_attention is not None:
             return self._sampled_queries(inputs, qkv, norms, layer)
         batch = self._step.batch
-        projected = torch.mm(inputs.rows, qkv.values.t())
+        projected = torch.mm(inputs.rows, qkv.dense(inputs.rows.dtype).t())
         # Where the pool rounds, attention must see what it holds.
         is_whole = self._whole is not None and projected.dtype == self._step.pool.keys(0).dtype
         queries = rotary_store(
@@ -175,8 +176,9 @@ class LargeOperations:
         """Queries of the sampled tokens; keys and values of all of them are stored."""
         settings, batch = self._step.settings, self._step.batch
         first = settings.num_heads * settings.head_dim
+        weight = qkv.dense(inputs.rows.dtype)
         rotary_store(
-            torch.mm(inputs.rows, qkv.values[first:].t()),
+            torch.mm(inputs.rows, weight[first:].t()),
             None if qkv.bias is None else qkv.bias[first:],
             norms,
             self._target(layer, batch.positions, batch.kv_locations),
@@ -189,7 +191,7 @@ class LargeOperations:
         chosen = inputs.select(sampled)
         target = self._target(layer, batch.positions[sampled], torch.zeros_like(sampled))
         queries = rotary_store(
-            torch.mm(chosen.rows, qkv.values.t()),
+            torch.mm(chosen.rows, weight.t()),
             qkv.bias,
             norms,
             target,

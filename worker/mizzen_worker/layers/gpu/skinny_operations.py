@@ -23,10 +23,11 @@ from mizzen_worker.kernels.gpu.launching import (
 from mizzen_worker.kernels.gpu.residual_norm import add_norm, embed_norm, rms_norm
 from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile, best_of_blocks, gated, multiply
+from mizzen_worker.kernels.gpu.skinny_gemm import best_of_blocks, gated, multiply
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.experts import expert_products
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
-from mizzen_worker.layers.gpu.tiles import Matrix, Product, choose
+from mizzen_worker.layers.gpu.tiles import Matrix, Product, choose, choose_fp8
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts, HeadNorms
 
@@ -86,10 +87,17 @@ class SkinnyOperations:
         normed = self._normed(hidden)
         tile = self._tile(normed, gate_up, Product.GATE_UP)
         if tile is None:
-            both = torch.mm(normed, gate_up.values.t())
+            both = torch.mm(normed, gate_up.dense(normed.dtype).t())
             return SkinnyValue(rows=silu_multiply(both, gate_up.bias, self._launch))
         return SkinnyValue(
-            rows=gated(normed, gate_up.values, tile, launch=self._launch, bias=gate_up.bias)
+            rows=gated(
+                normed,
+                gate_up.values,
+                tile,
+                launch=self._launch,
+                bias=gate_up.bias,
+                scale=gate_up.scale,
+            )
         )
 
     def norm_experts_add(self, hidden: SkinnyValue, experts: Experts[GpuWeight]) -> SkinnyValue:
@@ -144,9 +152,11 @@ class SkinnyOperations:
         """[splits, n, outputs] without the bias; float32 where it is split."""
         tile = self._tile(rows, weight, product)
         if tile is None:
-            return torch.mm(rows, weight.values.t()).unsqueeze(0)
+            return torch.mm(rows, weight.dense(rows.dtype).t()).unsqueeze(0)
         dtype = torch.float32 if tile.splits > 1 else rows.dtype
-        return multiply(rows, weight.values, tile, dtype=dtype, launch=self._launch)
+        return multiply(
+            rows, weight.values, tile, dtype=dtype, launch=self._launch, scale=weight.scale
+        )
 
     def _logits(self, normed: torch.Tensor, head: GpuWeight) -> torch.Tensor:
         """[n, vocab] float32."""
@@ -194,8 +204,12 @@ class SkinnyOperations:
     def _tile(self, rows: torch.Tensor, weight: GpuWeight, product: Product) -> Tile | None:
         """The configuration that fits this device; None for the library's product."""
         outputs, inputs = weight.values.shape
-        size = rows.element_size()
-        if not has_tensor_copies() or inputs * size % 16 or len(rows) == 0:
+        size, matrix_size = rows.element_size(), weight.values.element_size()
+        if not has_tensor_copies() or inputs * matrix_size % 16 or len(rows) == 0:
             return None
-        tile = choose(Matrix(product=product, outputs=outputs, inputs=inputs), len(rows))
-        return None if tile is None else tile.fitted(shared_memory(), size)
+        matrix = Matrix(product=product, outputs=outputs, inputs=inputs)
+        if weight.scale is None:
+            tile = choose(matrix, len(rows))
+        else:
+            tile = choose_fp8(matrix, len(rows), is_grouped=len(weight.scale) > 1)
+        return None if tile is None else tile.fitted(shared_memory(), size, matrix_size)

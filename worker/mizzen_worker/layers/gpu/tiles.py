@@ -9,7 +9,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mizzen_worker.kernels.gpu.skinny_gemm import Tile
+from mizzen_worker.kernels.fp8_matrix import GROUP
+from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 BUCKETS = (16, 32, 64, 128, 192, 240, 256)
 """Most rows of each bucket; above the last one products are the library's.
@@ -189,6 +190,23 @@ def choose(matrix: Matrix, rows: int) -> Tile | None:
         return None
     known = _TABLE.get(matrix)
     return by_rule(matrix, bucket) if known is None else known[bucket]
+
+
+def choose_fp8(matrix: Matrix, rows: int, *, is_grouped: bool) -> Tile | None:
+    """For an FP8 matrix, which has no library's product beside activations of bfloat16.
+
+    ``is_grouped``: its scales are of groups of columns.
+    """
+    bucket = bucket_of(rows)
+    if bucket is None:
+        return None
+    # More rows go in several tiles of the batch: their matrix comes from L2 but for the first. Two
+    # accumulators with a sum of one group each beside them have registers for 64.
+    most = 64 if is_grouped and matrix.product is Product.GATE_UP else 128
+    tile = by_rule(matrix, min(bucket, most))
+    if tile is None or not is_grouped:
+        return tile
+    return replace(tile, depth=min(tile.depth, GROUP))
 
 
 def by_rule(matrix: Matrix, bucket: int) -> Tile | None:

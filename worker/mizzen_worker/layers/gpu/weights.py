@@ -3,16 +3,23 @@
 A norm before a projection is folded into its columns at load (``W diag(norm)``), so no kernel reads
 it: one rounding of each weight to the compute type, as of a checkpoint that was trained that way.
 Gate and up rows alternate (gate 0, up 0, gate 1, ...), so that one tile of a product holds both.
+
+With a ``Quantise`` the matrices of projections (but for experts, head and embedding) are rounded to
+FP8 when their norm is in them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 
+from mizzen_worker.kernels.fp8_matrix import dequantise
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 from mizzen_worker.layers.expert_stack import stack_experts
 from mizzen_worker.layers.operations import StoredMatrix
+
+_MATRIX = 2
+"""Dimensions; experts have one more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +28,33 @@ class GpuWeight:
 
     The matrices of experts are one [num_experts, outputs, inputs].
     ``bias`` [outputs] float32 in the order of the rows. For gate and up the rows alternate.
+    ``scale`` is there where ``values`` are FP8; see ``kernels/fp8_matrix.py``.
     """
 
     values: torch.Tensor
     bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix in ``dtype``; made anew for every call where it is FP8."""
+        if self.scale is None:
+            return self.values
+        return dequantise(self.values, self.scale, dtype)
+
+
+Quantise = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""A matrix to FP8 values and their scale: ``quantise_rows`` or ``quantise_blocks``."""
 
 
 class GpuWeightPreparer:
-    """Dense weights in the compute dtype (bfloat16 as a rule) on one device."""
+    """Weights in the compute dtype (bfloat16 as a rule) on one device, or quantised there."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, quantise: Quantise | None = None
+    ) -> None:
         self._dtype = dtype
         self._device = device
+        self._quantise = quantise
 
     def linear(self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None) -> GpuWeight:
         """See ``WeightPreparer``."""
@@ -63,7 +85,14 @@ class GpuWeightPreparer:
     def normed(self, weight: GpuWeight, norm: torch.Tensor) -> GpuWeight:
         """See ``WeightPreparer``; multiplies in place."""
         weight.values.mul_(norm.to(self._device))
-        return replace(weight)
+        return self.unnormed(weight)
+
+    def unnormed(self, weight: GpuWeight) -> GpuWeight:
+        """See ``WeightPreparer``."""
+        if self._quantise is None or weight.values.dim() != _MATRIX:
+            return replace(weight)
+        values, scale = self._quantise(weight.values)
+        return replace(weight, values=values, scale=scale)
 
     def norm(self, weight: torch.Tensor) -> GpuWeight:
         """See ``WeightPreparer``."""
