@@ -36,6 +36,7 @@ def run(arguments: Sequence[str]) -> int:
         max_chunk_tokens=given.max_chunk_tokens,
         max_rows=given.max_running_requests,
         value_bytes=_VALUE_BYTES_BY_DTYPE[given.dtype],
+        is_packed=given.quantization != "none",
     )
     total_bytes = int(given.gpu_memory * GIB)
     use = estimated_use(facts, sizes, total_bytes=total_bytes, fraction=given.memory_fraction)
@@ -78,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
                         help="type of weights and computing (default %(default)s)")  # fmt: skip
     parser.add_argument("--kv-dtype", choices=("auto", *_BYTES_BY_KV_DTYPE), default="auto",
                         help="type of KV (default %(default)s: as --dtype)")  # fmt: skip
+    parser.add_argument("--quantization", choices=("none", "fp8", "fp8-block"), default="none",
+                        help="rounding of matrices (default %(default)s)")  # fmt: skip
     for flag, default, what in (
         ("--page-size", 64, "positions of a page"),
         ("--max-chunk-tokens", 8192, "prompt tokens of one step"),

@@ -14,6 +14,7 @@ from tests.worker.model_executor.tiny_models import Tiny, save_tiny
 
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
+from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.gpu_model import (
     load_gpu_model,
@@ -45,7 +46,10 @@ def runner_of(folder: Path, page_size: int, *, is_captured: bool) -> ModelRunner
     )
     assert reason_against_kernels(checkpoint.facts) is None
     model = load_gpu_model(
-        checkpoint, torch.float32, DEVICE, limits.context_length, lambda done, total: None
+        checkpoint,
+        GpuWeightPreparer(torch.float32, DEVICE),
+        limits.context_length,
+        lambda done, total: None,
     )
     forward = model.forward(DevicePool(pool_shape, torch.float32, DEVICE))
     capture = step_capture(forward, limits, RerunGraphs) if is_captured else None

@@ -74,6 +74,7 @@ class EngineOptions:
     compile_cache: str | None
     dtype: str
     kv_dtype: str
+    quantization: str
     load_format: str
     deterministic: bool
     device: str

@@ -305,6 +305,11 @@ OPTIONS: tuple[Option, ...] = (
         " compute capability 8.9 and later) holds twice as many positions, less exactly", _ENGINE,
     ),
     _choice(
+        "--quantization", EngineOptions, ("none", "fp8", "fp8-block"),
+        "round the matrices of a dense model's layers to FP8 as they are loaded on a GPU, with a"
+        " scale for each row (fp8) or each 128 x 128 values (fp8-block)", _ENGINE,
+    ),
+    _choice(
         "--load-format", EngineOptions, ("auto", "dense", "dummy"),
         "weights as packed as the file has them, unpacked, or random without reading any", _ENGINE,
     ),

@@ -32,7 +32,12 @@ from mizzen_worker.model_executor.runner_parts import (
     load_torch,
     pool_shape,
 )
-from mizzen_worker.model_executor.stored_types import Computing, kv_dtype, with_stored_types
+from mizzen_worker.model_executor.stored_types import (
+    Computing,
+    kv_dtype,
+    quantise_function,
+    with_stored_types,
+)
 from mizzen_worker.model_executor.weights.checkpoint import (
     Checkpoint,
     open_checkpoint,
@@ -171,8 +176,10 @@ def load_runner(
     else:
         computing = Computing(dtype=dtype, reason_against="there is no GPU")
         kv = kv_dtype(options.kv_type, computing)
+        quantise_function(options.quantization, checkpoint.facts, computing)
         enter(LoadPhase.WEIGHTS)
         make_forward = _load(options, checkpoint, device, limits.context_length, progress)
         pool = build_pool(pool_shape(checkpoint.facts, limits), kv, device)
         runner = ModelRunner(make_forward(pool), limits, device)
-    return LoadedModel(runner=runner, facts=with_stored_types(checkpoint.facts, kv, dtype))
+    facts = with_stored_types(checkpoint.facts, kv, dtype, options.quantization)
+    return LoadedModel(runner=runner, facts=facts)

@@ -10,6 +10,7 @@ from mizzen_worker.config.env import process_environment
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.kernels.gpu.launching import compute_capability
+from mizzen_worker.layers.gpu.weights import GpuWeightPreparer, Quantise
 from mizzen_worker.memory.plan import require_room_for_weights
 from mizzen_worker.model_executor.gpu_forward import GpuForward
 from mizzen_worker.model_executor.gpu_model import (
@@ -21,11 +22,12 @@ from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
 from mizzen_worker.model_executor.graph_buckets import num_graphs
 from mizzen_worker.model_executor.graphs import CudaGraphs
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
+from mizzen_worker.model_executor.memory_estimate import weights_bytes
 from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.runner_parts import build_pool, dtype_of, load_torch, pool_shape
-from mizzen_worker.model_executor.stored_types import Computing, kv_dtype
+from mizzen_worker.model_executor.stored_types import Computing, kv_dtype, quantise_function
 from mizzen_worker.model_executor.valueless import (
     VALUELESS,
     ValuelessGraphs,
@@ -38,7 +40,6 @@ from mizzen_worker.model_executor.weights.checkpoint import (
 )
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
-from mizzen_worker.models.parameter_count import parameter_count
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def gpu_start(
     facts = checkpoint.facts
     dtype = dtype_of(options, device)
     kv = gpu_kv_dtype(options, facts, device)
+    quantise = quantise_function(options.quantization, facts, _computing(options, facts, device))
 
     def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
         if place == VALUELESS:
@@ -60,13 +62,13 @@ def gpu_start(
                 # One token at a time asks for values; the kernels of its steps are the same.
                 eager = replace(options, is_deterministic=False)
                 return load_torch(eager, without_values, place, limits.context_length, progress)
-            return _load_on_gpu(options, without_values, place, limits.context_length, progress)
+            return _load_on_gpu(options, without_values, place, limits, progress, quantise)
         require_room_for_weights(
-            weights_bytes=parameter_count(facts) * dtype.itemsize,
+            weights_bytes=weights_bytes(facts, dtype.itemsize, is_packed=quantise is not None),
             free_bytes=torch.cuda.mem_get_info(place)[0],
             dtype=str(dtype).removeprefix("torch."),
         )
-        return _load_on_gpu(options, checkpoint, place, limits.context_length, progress)
+        return _load_on_gpu(options, checkpoint, place, limits, progress, quantise)
 
     def make_runner(
         make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
@@ -97,7 +99,7 @@ def gpu_start(
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
-        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv}",
+        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv} {options.quantization.value}",
         load=load,
         make_runner=make_runner,
     )
@@ -105,12 +107,15 @@ def gpu_start(
 
 def gpu_kv_dtype(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> torch.dtype:
     """Type of the KV pool; raises ``ConfigError``."""
-    computing = Computing(
+    return kv_dtype(options.kv_type, _computing(options, facts, device))
+
+
+def _computing(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> Computing:
+    return Computing(
         dtype=dtype_of(options, device),
         reason_against=_reason_against_kernels(options, facts),
         capability=compute_capability(),
     )
-    return kv_dtype(options.kv_type, computing)
 
 
 def _kernel_facts(
@@ -136,20 +141,20 @@ def _load_on_gpu(
     options: RunnerOptions,
     checkpoint: Checkpoint,
     device: torch.device,
-    context_length: int,
+    limits: RunnerLimits,
     progress: ProgressCallback,
+    quantise: Quantise | None,
 ) -> ForwardMaker:
     """For its own kernels where these fit, else for eager torch."""
     reason = _reason_against_kernels(options, checkpoint.facts)
     try:
         if reason is None:
-            dtype = dtype_of(options, device)
-            tally = options.expert_tally
+            prepare = GpuWeightPreparer(dtype_of(options, device), device, quantise)
             return load_gpu_model(
-                checkpoint, dtype, device, context_length, progress, tally
+                checkpoint, prepare, limits.context_length, progress, options.expert_tally
             ).forward
         logger.info("plain torch computes this model", extra={"reason": reason})
-        return load_torch(options, checkpoint, device, context_length, progress)
+        return load_torch(options, checkpoint, device, limits.context_length, progress)
     except torch.OutOfMemoryError as error:
         message = f"the weights do not fit: {error}; take a GPU with more memory"
         raise ModelLoadError(message) from error

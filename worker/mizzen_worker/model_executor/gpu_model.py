@@ -78,8 +78,7 @@ class GpuModel:
 
 def load_gpu_model(
     checkpoint: Checkpoint,
-    dtype: torch.dtype,
-    device: torch.device,
+    prepare: GpuWeightPreparer,
     context_length: int,
     progress: ProgressCallback,
     tally: ExpertTally | None = None,
@@ -87,15 +86,15 @@ def load_gpu_model(
     """Read the weights of a model that the kernels serve; ``tally`` counts experts."""
     facts = checkpoint.facts
     weights = checkpoint.open_weights(progress)
-    model = build_model(facts, weights.source, GpuWeightPreparer(dtype, device))
+    model = build_model(facts, weights.source, prepare)
     weights.finish()
     settings = GpuSettings(
         num_heads=facts.shape.num_heads,
         num_kv_heads=facts.shape.num_kv_heads,
         head_dim=facts.shape.head_dim,
         eps=facts.rms_norm_eps,
-        table=rotary_table(facts.rotary, context_length).to(device),
-        expert_counts=None if tally is None else tally.begin(device),
+        table=rotary_table(facts.rotary, context_length).to(prepare.device),
+        expert_counts=None if tally is None else tally.begin(prepare.device),
     )
     return GpuModel(model=model, settings=settings)
 

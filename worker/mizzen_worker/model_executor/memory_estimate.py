@@ -23,11 +23,15 @@ _LOGIT_COPIES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSizes:
-    """What the largest step follows from; ``value_bytes`` of the compute type."""
+    """What the largest step follows from; ``value_bytes`` of the compute type.
+
+    ``is_packed``: matrices of layers are FP8.
+    """
 
     max_chunk_tokens: int
     max_rows: int
     value_bytes: int = 2
+    is_packed: bool = False
 
 
 def model_kv_token_bytes(facts: ModelFacts, *, value_bytes: int) -> int:
@@ -41,6 +45,16 @@ def model_kv_token_bytes(facts: ModelFacts, *, value_bytes: int) -> int:
     )
 
 
+def weights_bytes(facts: ModelFacts, value_bytes: int, *, is_packed: bool) -> int:
+    """All weights; FP8 ones take a byte each, and their scales of blocks a 32nd of that."""
+    count = parameter_count(facts)
+    if not is_packed:
+        return count * value_bytes
+    shape = facts.shape
+    vocabularies = shape.vocab_size * shape.hidden_size * (1 if facts.tie_embeddings else 2)
+    return vocabularies * value_bytes + (count - vocabularies) * 33 // 32
+
+
 def estimated_use(
     facts: ModelFacts, sizes: EngineSizes, *, total_bytes: int, fraction: float
 ) -> MemoryUse:
@@ -50,7 +64,7 @@ def estimated_use(
     return MemoryUse(
         total_bytes=total_bytes,
         fraction=fraction,
-        weights_bytes=parameter_count(facts) * sizes.value_bytes,
+        weights_bytes=weights_bytes(facts, sizes.value_bytes, is_packed=sizes.is_packed),
         other_bytes=CUDA_BYTES,
         step_bytes=_step_bytes(facts, sizes.max_chunk_tokens + sizes.max_rows, sizes),
         graphs_bytes=decode_bytes + graphs * GRAPH_BYTES,

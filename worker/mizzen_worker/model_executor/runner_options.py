@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
-from mizzen_worker.model_executor.stored_types import KvType
+from mizzen_worker.model_executor.stored_types import KvType, Quantization
 
 
 class ComputeType(enum.Enum):
@@ -50,6 +50,7 @@ class RunnerOptions:
     context_length: int | None = None
     compute_type: ComputeType = ComputeType.AUTO
     kv_type: KvType = KvType.AUTO
+    quantization: Quantization = Quantization.NONE
     weight_format: WeightFormat = WeightFormat.AUTO
     num_threads: int = 0
     device: str = "cpu"

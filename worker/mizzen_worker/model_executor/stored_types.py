@@ -1,4 +1,4 @@
-"""Owns in which types a runner stores what it keeps: what options come to; stores nothing."""
+"""Owns in which types weights and KV are stored: what options come to; stores nothing."""
 
 import enum
 from dataclasses import dataclass, replace
@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from mizzen_worker.contracts.errors import ConfigError
-from mizzen_worker.kernels.fp8_matrix import FP8
+from mizzen_worker.kernels.fp8_matrix import FP8, GROUP, quantise_blocks, quantise_rows
+from mizzen_worker.layers.gpu.weights import Quantise
 from mizzen_worker.models.model_facts import ModelFacts
 
 LEAST_FP8_CAPABILITY = 89
@@ -21,6 +22,18 @@ class KvType(enum.Enum):
     FP8 = "fp8"
 
 
+class Quantization(enum.Enum):
+    """How matrices of layers are rounded when they are loaded on a GPU; NONE: not at all.
+
+    FP8 has a scale for every row, FP8_BLOCK one for every 128 x 128 values.
+    """
+
+    NONE = "none"
+    FP8 = "fp8"
+    FP8_BLOCK = "fp8-block"
+
+
+_QUANTISE = {Quantization.FP8: quantise_rows, Quantization.FP8_BLOCK: quantise_blocks}
 _DTYPE_BY_KV_TYPE = {KvType.BFLOAT16: torch.bfloat16, KvType.FP8: FP8}
 
 
@@ -53,6 +66,33 @@ def kv_dtype(kv_type: KvType, computing: Computing) -> torch.dtype:
     return wanted
 
 
+def quantise_function(
+    quantization: Quantization, facts: ModelFacts, computing: Computing
+) -> Quantise | None:
+    """What rounds matrices; raises ``ConfigError`` where a model cannot be computed so."""
+    if quantization is Quantization.NONE:
+        return None
+    word, shape = quantization.value, facts.shape
+    if shape.experts is not None:
+        message = f"--quantization: {word} does not serve mixtures of experts; leave it out"
+        raise ConfigError(message)
+    if computing.reason_against is not None:
+        message = (
+            f"--quantization: {word} is for the GPU's kernels, which do not compute this model"
+            f" ({computing.reason_against}); leave it out"
+        )
+        raise ConfigError(message)
+    _require_fp8("--quantization", word, computing.capability)
+    inputs = (shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size)
+    if quantization is Quantization.FP8_BLOCK and any(size % GROUP for size in inputs):
+        message = (
+            f"--quantization: {word} needs sizes that are multiples of {GROUP}, this model has "
+            f"{', '.join(map(str, inputs))}; use fp8"
+        )
+        raise ConfigError(message)
+    return _QUANTISE[quantization]
+
+
 def _require_fp8(flag: str, word: str, capability: int) -> None:
     if capability < LEAST_FP8_CAPABILITY:
         message = (
@@ -62,9 +102,16 @@ def _require_fp8(flag: str, word: str, capability: int) -> None:
         raise ConfigError(message)
 
 
-def with_stored_types(facts: ModelFacts, kv: torch.dtype, compute: torch.dtype) -> ModelFacts:
-    """Facts whose fingerprint tells apart KV that is not stored as it was computed."""
-    if kv == compute:
-        return facts
-    name = str(kv).removeprefix("torch.")
-    return replace(facts, fingerprint=f"{facts.fingerprint}+kv-{name}")
+def with_stored_types(
+    facts: ModelFacts,
+    kv: torch.dtype,
+    compute: torch.dtype,
+    quantization: Quantization = Quantization.NONE,
+) -> ModelFacts:
+    """Facts whose fingerprint tells apart KV of rounded weights, or not stored as computed."""
+    fingerprint = facts.fingerprint
+    if quantization is not Quantization.NONE:
+        fingerprint += f"+weights-{quantization.value}"
+    if kv != compute:
+        fingerprint += f"+kv-{str(kv).removeprefix('torch.')}"
+    return replace(facts, fingerprint=fingerprint)

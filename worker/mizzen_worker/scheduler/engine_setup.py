@@ -6,7 +6,7 @@ from pathlib import Path
 from mizzen_worker.config.env import default_compile_cache, process_environment
 from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
-from mizzen_worker.model_executor.stored_types import KvType
+from mizzen_worker.model_executor.stored_types import KvType, Quantization
 
 
 def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
@@ -19,6 +19,7 @@ def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
         context_length=engine.context_length,
         compute_type=ComputeType(engine.dtype),
         kv_type=KvType(engine.kv_dtype),
+        quantization=Quantization(engine.quantization),
         weight_format=WeightFormat(engine.load_format),
         is_deterministic=engine.deterministic,
         num_threads=engine.threads

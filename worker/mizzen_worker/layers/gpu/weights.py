@@ -53,7 +53,7 @@ class GpuWeightPreparer:
         self, dtype: torch.dtype, device: torch.device, quantise: Quantise | None = None
     ) -> None:
         self._dtype = dtype
-        self._device = device
+        self.device = device
         self._quantise = quantise
 
     def linear(self, parts: Sequence[StoredMatrix], bias: torch.Tensor | None = None) -> GpuWeight:
@@ -84,7 +84,7 @@ class GpuWeightPreparer:
 
     def normed(self, weight: GpuWeight, norm: torch.Tensor) -> GpuWeight:
         """See ``WeightPreparer``; multiplies in place."""
-        weight.values.mul_(norm.to(self._device))
+        weight.values.mul_(norm.to(self.device))
         return self.unnormed(weight)
 
     def unnormed(self, weight: GpuWeight) -> GpuWeight:
@@ -96,14 +96,14 @@ class GpuWeightPreparer:
 
     def norm(self, weight: torch.Tensor) -> GpuWeight:
         """See ``WeightPreparer``."""
-        return GpuWeight(values=weight.to(self._device, self._dtype))
+        return GpuWeight(values=weight.to(self.device, self._dtype))
 
     def _dense(self, part: StoredMatrix) -> torch.Tensor:
         dense = torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
-        return dense.to(self._device, self._dtype)
+        return dense.to(self.device, self._dtype)
 
     def _interleaved(self, gate: StoredMatrix, up: StoredMatrix) -> torch.Tensor:
         return torch.stack([self._dense(gate), self._dense(up)], dim=1).flatten(0, 1)
 
     def _bias(self, bias: torch.Tensor | None) -> torch.Tensor | None:
-        return None if bias is None else bias.to(self._device, torch.float32).contiguous()
+        return None if bias is None else bias.to(self.device, torch.float32).contiguous()
