@@ -101,5 +101,5 @@ def captured_again(
     )
     return lambda slots, table: StepGraphs(
         DecodeGraphs(slots, table, limits, capture),
-        PrefillGraphs(capture.forward, slots.page_table, limits, maker),
+        PrefillGraphs(capture.forward, slots, limits, maker),
     )

@@ -66,7 +66,7 @@ def runner_of(
         make_captured=(
             lambda slots, table: StepGraphs(
                 DecodeGraphs(slots, table, limits, capture),
-                PrefillGraphs(forward, slots.page_table, limits, maker),
+                PrefillGraphs(forward, slots, limits, maker),
             )
         )
         if is_captured

@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 
 from mizzen_worker.contracts.batch import ScheduleBatch
-from mizzen_worker.memory.forward_batch import ForwardBatch
-from mizzen_worker.model_executor.device_link import PendingDownload
+from mizzen_worker.model_executor.device_link import PendingDownload, StepPack
+from mizzen_worker.model_executor.pass_inputs import PassInputs
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.tail import Tail
@@ -35,8 +35,13 @@ class CapturedSteps(Protocol):
         """Capture them all, before the first step."""
         ...
 
-    def run(self, batch: ForwardBatch) -> torch.Tensor | None:
-        """``Forward.run`` by a captured forward; None where there is none for such a step."""
+    def run_pass(
+        self, inputs: PassInputs, pack: StepPack, words: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Logits of a pass by a captured forward; None where there is none for such a pass.
+
+        ``words`` is what ``pack`` became on the device. The step's requests and pages are entered.
+        """
         ...
 
     def can_launch(self, batch: ScheduleBatch) -> bool:

@@ -66,6 +66,19 @@ class StepPack:
         """Add [n] float32."""
         self._reals[name] = values
 
+    def offsets(self) -> dict[str, int]:
+        """Where each array of integers begins in the packed words."""
+        sizes = [2 * len(values) for values in self._wides.values()]
+        offset, found = sum(sizes), {}
+        for name, values in self._integers.items():
+            found[name] = offset
+            offset += len(values)
+        return found
+
+    def size(self, name: str) -> int:
+        """Length of an array of integers; 0 where there is none."""
+        return len(self._integers.get(name, ()))
+
     def words(self) -> Int32Array:
         """Pack everything."""
         parts = [values.view(np.int32) for values in self._wides.values()]

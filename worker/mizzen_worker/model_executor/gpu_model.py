@@ -109,7 +109,7 @@ def step_capture(
         capture = Capture(forward=forward, graphs=graphs, choose=_choose)
         return StepGraphs(
             DecodeGraphs(slots, table, limits, capture),
-            PrefillGraphs(forward, slots.page_table, limits, graphs),
+            PrefillGraphs(forward, slots, limits, graphs),
         )
 
     return make

@@ -13,7 +13,6 @@ import torch
 from mizzen_worker.contracts.batch import Int64Array, PendingStep, RunnerLimits, ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
-from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.captured_steps import (
     CapturedSteps,
@@ -54,6 +53,16 @@ class _PackedStep:
     num_sampled: int
     num_top: int
     layout: ScoreLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _UploadedStep:
+    """A step on the device; ``begun``: logits of its first pass, if that is a captured one."""
+
+    step: _PackedStep
+    words: torch.Tensor
+    staged: StagedStep
+    begun: torch.Tensor | None
 
 
 class ModelRunner:
@@ -112,9 +121,13 @@ class ModelRunner:
 
     def _launch_eagerly(self, batch: ScheduleBatch) -> LaunchedStep:
         step = self._pack(batch)
-        staged = step.pack.unpack(self._link.upload(step.pack.words()))
+        words = self._link.upload(step.pack.words())
+        # Before anything else, so that the device has work while the host prepares the rest.
+        begun = self._run_captured(step.passes[0], step, words)
+        staged = step.pack.unpack(words)
         self._slots.change(staged)
-        download = self._link.download(self._run(step, staged))
+        uploaded = _UploadedStep(step=step, words=words, staged=staged, begun=begun)
+        download = self._link.download(self._run(uploaded))
         if self._table is not None:
             # Last: only captured steps after this one read it, and the device has work by now.
             self._table.change(staged)
@@ -182,26 +195,25 @@ class ModelRunner:
         slots = np.concatenate([extending, batch.decodes.slots])
         return int(self._sampling.num_top(slots).max(initial=0))
 
-    def _run(self, step: _PackedStep, staged: StagedStep) -> list[torch.Tensor]:
+    def _run(self, uploaded: _UploadedStep) -> list[torch.Tensor]:
         """What the step gives, on the device: see ``SlotState.record``, then scores if any."""
-        logits, prompt_scores = self._run_passes(step, staged)
+        step, staged = uploaded.step, uploaded.staged
+        logits, prompt_scores = self._run_passes(uploaded)
         outcome = torch.empty(2, 0, dtype=torch.int64, device=self._device)
         scores: list[Scores] = []
         if step.num_sampled:
             outcome, scores = self._sample(step, staged, logits)
         return _outputs(outcome, scores + prompt_scores)
 
-    def _run_passes(
-        self, step: _PackedStep, staged: StagedStep
-    ) -> tuple[torch.Tensor, list[Scores]]:
+    def _run_passes(self, uploaded: _UploadedStep) -> tuple[torch.Tensor, list[Scores]]:
         """Logits [num_sampled, vocab] of the sampled rows, and scores of prompt positions."""
+        step, staged = uploaded.step, uploaded.staged
         sampled: list[torch.Tensor] = []
         scores: list[Scores] = []
         for inputs in step.passes:
             if not len(inputs.row_lengths):
                 continue
-            batch = unpack_pass(inputs, staged, self._slots, self._limits.page_size)
-            logits = self._logits(batch)
+            logits = self._logits(inputs, uploaded)
             targets = staged.longs.get(inputs.prefix + "targets")
             if targets is not None:
                 scores.append(score(logits[inputs.num_sampled :], targets, step.num_top))
@@ -214,10 +226,23 @@ class ModelRunner:
             return torch.empty(0, 0, device=self._device), scores
         return torch.cat(sampled)[staged.longs["sampled_order"]], scores
 
-    def _logits(self, batch: ForwardBatch) -> torch.Tensor:
+    def _logits(self, inputs: PassInputs, uploaded: _UploadedStep) -> torch.Tensor:
         """See ``Forward.run``."""
-        logits = None if self._captured is None else self._captured.run(batch)
-        return self._forward.run(batch) if logits is None else logits
+        step, logits = uploaded.step, uploaded.begun
+        if inputs is not step.passes[0]:
+            logits = self._run_captured(inputs, step, uploaded.words)
+        if logits is not None:
+            return logits
+        batch = unpack_pass(inputs, uploaded.staged, self._slots, self._limits.page_size)
+        return self._forward.run(batch)
+
+    def _run_captured(
+        self, inputs: PassInputs, step: _PackedStep, words: torch.Tensor
+    ) -> torch.Tensor | None:
+        """See ``CapturedSteps.run_pass``."""
+        if self._captured is None:
+            return None
+        return self._captured.run_pass(inputs, step.pack, words)
 
     def _sample(
         self, step: _PackedStep, staged: StagedStep, logits: torch.Tensor

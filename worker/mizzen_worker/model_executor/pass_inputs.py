@@ -28,6 +28,8 @@ class PassInputs:
     row_starts: Int32Array
     row_lengths: Int32Array
     num_sampled: int
+    num_wanted: int
+    """Tokens whose logits are wanted: the sampled ones first."""
     is_all_sampled: bool
     has_extends: bool
     has_decodes: bool
@@ -82,6 +84,7 @@ def pack_pass(pack: StepPack, part: ModelPass, *, prefix: str, page_size: int) -
         row_starts=row_starts,
         row_lengths=row_lengths,
         num_sampled=num_sampled,
+        num_wanted=len(wanted),
         # Each row has a token at least, so these are rows of one token, and nothing else is wanted.
         is_all_sampled=num_sampled == len(wanted) == row_starts[-1],
         has_extends=bool(extends),

@@ -6,9 +6,10 @@ import time
 import torch
 
 from mizzen_worker.contracts.batch import ScheduleBatch
-from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
 from mizzen_worker.model_executor.decode_graphs import DecodeGraphs
+from mizzen_worker.model_executor.device_link import StepPack
+from mizzen_worker.model_executor.pass_inputs import PassInputs
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
 from mizzen_worker.model_executor.tail import Tail
 
@@ -33,9 +34,11 @@ class StepGraphs:
         facts = {"graphs": num_all, "seconds": round(time.monotonic() - started, 2)}
         logger.info("steps are captured", extra=facts)
 
-    def run(self, batch: ForwardBatch) -> torch.Tensor | None:
+    def run_pass(
+        self, inputs: PassInputs, pack: StepPack, words: torch.Tensor
+    ) -> torch.Tensor | None:
         """See ``CapturedSteps``."""
-        return self._prefill.run(batch)
+        return self._prefill.run(inputs, pack, words)
 
     def can_launch(self, batch: ScheduleBatch) -> bool:
         """See ``CapturedSteps``."""
