@@ -121,7 +121,9 @@ def load_engine(shape: str, max_running: int, num_positions: int) -> BenchEngine
             device="cuda",
         )
         runner = load_runner(options, lambda done, total: None).runner
-    limits = EngineLimits(max_running=max_running, max_chunk_tokens=8192, is_overlapped=True)
+    limits = EngineLimits(
+        max_running=max_running, max_chunk_tokens=8192, decode_patience_s=0.5, is_overlapped=True
+    )
     return BenchEngine(runner, limits)
 
 

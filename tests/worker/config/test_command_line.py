@@ -55,6 +55,19 @@ def test_the_device_decides_what_is_left_to_it(
     assert (engine.kv_tokens, running, chunk, engine.page_size) == sizes
 
 
+@pytest.mark.parametrize(
+    ("flags", "patience_s"),
+    [
+        ((), 0.0),
+        (("--device", "cuda"), 0.5),
+        (("--device", "cuda:1", "--decode-patience", "0"), 0.0),
+        (("--decode-patience", "1.5"), 1.5),
+    ],
+)
+def test_answers_wait_for_prompts_on_a_gpu(flags: tuple[str, ...], patience_s: float) -> None:
+    assert _parse(Role.SERVE, "m", *flags).group(EngineOptions).decode_patience_s == patience_s
+
+
 def test_groups_of_other_roles_have_defaults() -> None:
     found = _parse(Role.TOKENIZER, "--model", "m", "--workers", "tcp://a:1, tcp://b:2")
     assert found.group(WireOptions).workers == ("tcp://a:1", "tcp://b:2")
@@ -67,6 +80,7 @@ def test_groups_of_other_roles_have_defaults() -> None:
     [
         (["m", "--kv-tokens", "x"], "--kv-tokens: 'x' cannot be used; it must be a whole number"),
         (["m", "--kv-tokens", "1"], "it must be 16 or more, or auto"),
+        (["m", "--decode-patience", "-1"], "it must be 0 seconds or more, or auto"),
         (["m", "--memory-fraction", "1.5"], "it must be a number from 0 to 1"),
         (["m", "--http-port", "70000"], "it must be 0 to 65535"),
         (["m", "--dtype", "int8"], "--dtype: 'int8' cannot be used; it must be one of auto"),

@@ -29,6 +29,7 @@ from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.prefix_groups import GroupRule
 from mizzen_worker.scheduler.req import Req
 from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.step_mix import MixRule
 
 EOS = 0
 VOCAB = 61
@@ -81,6 +82,7 @@ class Harness:
         cache_eviction: CacheEviction = CacheEviction.LRU,
         num_kept_cache_events: int = 0,
         group_rule: GroupRule | None = None,
+        mix: MixRule | None = None,
     ) -> None:
         self.limits = RunnerLimits(
             max_slots=max_slots,
@@ -109,6 +111,7 @@ class Harness:
             cache_eviction=cache_eviction,
             num_kept_cache_events=num_kept_cache_events,
             group_rule=group_rule or GroupRule(min_rows=2, min_tokens=1),
+            mix=mix or MixRule(),
         )
         self.loop = SchedulerLoop(
             runner=self.runner,

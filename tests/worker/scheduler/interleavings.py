@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 from tests.worker.cache.event_mirror import EventMirror
 from tests.worker.scheduler.harness import OTHER_PEER, PEER, Attempt, Harness, make_submit
-from tests.worker.scheduler.workloads import draw_sampling
+from tests.worker.scheduler.workloads import draw_mix, draw_sampling
 
 from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.errors import StepError
@@ -63,6 +63,7 @@ class Interleaving:
             needs_cpu_token=lambda submit: submit.sampling.seed == 3,
             cache_eviction=self.eviction,
             num_kept_cache_events=dice.choice((4, 10_000)),
+            mix=draw_mix(dice),
         )
         self.mirror = EventMirror()
         self.peers = [PEER, OTHER_PEER]

@@ -30,6 +30,7 @@ from mizzen_worker.contracts.messages import (
     HandBack,
     HandBackCause,
 )
+from mizzen_worker.scheduler.step_mix import MixRule
 
 NUM_PARTS = count(check=2, full=10)
 PART = count(check=25, full=100)
@@ -68,6 +69,11 @@ ORDER = st.builds(
     leaves=st.none() | st.integers(0, 60),
     salt=st.sampled_from(["", "", "tenant"]),
 )
+MIX = st.builds(
+    MixRule,
+    patience_s=st.sampled_from([0.0, 0.05, 0.3, 1e6]),
+    max_riding_tokens=st.sampled_from([0, 8]),
+)
 WORLD = st.one_of(
     st.builds(
         World,
@@ -75,6 +81,7 @@ WORLD = st.one_of(
         num_pages=st.integers(-(-160 // page_size), -(-400 // page_size)),
         max_slots=st.integers(1, 6),
         max_chunk_tokens=st.integers(page_size, 96),
+        mix=MIX,
     )
     for page_size in (1, 16, 64)
 )

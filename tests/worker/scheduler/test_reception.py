@@ -197,6 +197,7 @@ def test_describe_tells_sizes_queue_and_predictions() -> None:
         "priority_preemption": True,
         "max_running_requests": 1,
         "max_chunk_tokens": 64,
+        "decode_patience_s": 0.0,
         "page_size": 4,
         "context_length": 4096,
         "running_requests": 1,

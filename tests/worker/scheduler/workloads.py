@@ -7,7 +7,7 @@ is drawn too. ``EVENTS`` names what a set of workloads has to meet for the rule 
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.worker.fake_model import Expected, Scored, expected
 from tests.worker.scheduler.harness import (
@@ -20,17 +20,20 @@ from tests.worker.scheduler.harness import (
     make_submit,
 )
 
+from mizzen_worker.contracts.batch import ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError, StepError
 from mizzen_worker.contracts.messages import Control, ControlVerb, Finished, HandBack, Submit
 from mizzen_worker.contracts.request import FinishKind, LogprobParams
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
+from mizzen_worker.scheduler.req import ReqState
+from mizzen_worker.scheduler.step_mix import MixRule
 
 SECONDS_PER_STEP = 0.1
 EVENTS = (
     "retraction", "preemption", "abort in flight", "deadline", "chunk", "mixed batch", "cached",
     "eviction", "resume", "resume while decoding", "drain", "device error", "step error", "flush",
     "end by eos", "end by stop id", "end by length", "penalty", "scored", "prompt scored in chunks",
-    "shared prefix",
+    "shared prefix", "passed over", "decode turn",
 )  # fmt: skip
 """With or without overlap."""
 OVERLAP_EVENTS = ("masked no-op", "departure")
@@ -61,6 +64,7 @@ class World:
     max_slots: int
     max_chunk_tokens: int
     policy: SchedulePolicy = SchedulePolicy.FCFS
+    mix: MixRule = field(default_factory=MixRule)
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def draw(seed: int, num_orders: int = 24) -> Workload:
                     num_known=dice.choice((0, 0, 0, 4)),
                 )
             )
-    return Workload(
+    workload = Workload(
         world=World(
             page_size=page_size,
             num_pages=-(-num_tokens // page_size),
@@ -187,6 +191,14 @@ def draw(seed: int, num_orders: int = 24) -> Workload:
         step_errors=_some_steps(dice, 0.3),
         flushes=_some_steps(dice, 0.5),
     )
+    mix = draw_mix(dice)
+    return replace(workload, world=replace(workload.world, mix=mix))
+
+
+def draw_mix(dice: random.Random) -> MixRule:
+    """Half of all mix always; the patience of others is from less than a step to for ever."""
+    patience_s = dice.choice((0.0, 0.0, 0.0, 0.05, 0.3, 1e6))
+    return MixRule(patience_s=patience_s, max_riding_tokens=dice.choice((0, 4, 20)))
 
 
 def _conversation(order: Order, otherwise: tuple[int, ...]) -> tuple[int, ...]:
@@ -243,6 +255,7 @@ class Play:
             policy=world.policy,
             ageing_s=2.0,
             delays=self.delays,
+            mix=world.mix,
         )
         core = harness.state.residency.cache._core
         evict = core.evict
@@ -253,6 +266,17 @@ class Play:
             return evicted
 
         core.evict = counted
+        launch = harness.runner.launch
+
+        def watched(batch: ScheduleBatch):
+            num_due = len(harness.state.residency.book.due())
+            self.events["passed over"] += num_due > 0 and not len(batch.decodes.slots)
+            running = harness.state.roster.running
+            is_prompt_left = any(req.state is ReqState.PREFILLING for req in running)
+            self.events["decode turn"] += is_prompt_left and not batch.extends
+            return launch(batch)
+
+        harness.runner.launch = watched
         return harness
 
     def _start_midway(self, story: Story) -> None:

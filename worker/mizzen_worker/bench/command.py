@@ -121,6 +121,7 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
         EngineLimits(
             max_running=engine.max_running_requests,
             max_chunk_tokens=engine.max_chunk_tokens,
+            decode_patience_s=engine.decode_patience_s,
             is_overlapped=is_overlapped(engine),
         ),
     )

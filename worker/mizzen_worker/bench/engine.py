@@ -26,6 +26,7 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.contracts.request import FinishKind, SamplingParams
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.step_mix import MixRule
 
 _PEER = PeerId(b"bench")
 _IDENTITY = ModelIdentity(served_name="bench", fingerprint="", tokenizer="", resume_identity="")
@@ -42,6 +43,7 @@ class EngineLimits:
     max_running: int
     max_chunk_tokens: int
     is_overlapped: bool
+    decode_patience_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,7 @@ class BenchEngine:
             max_queued=max(1, num_requests),
             max_chunk_tokens=self._limits.max_chunk_tokens,
             is_overlapped=self._limits.is_overlapped,
+            mix=MixRule(patience_s=self._limits.decode_patience_s),
         )
 
 

@@ -69,6 +69,7 @@ class EngineOptions:
     cache_eviction: str
     cache_events: str | None
     max_chunk_tokens: int
+    decode_patience_s: float
     overlap: str
     cuda_graphs: str
     compile_cache: str | None

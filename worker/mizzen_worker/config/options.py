@@ -279,6 +279,14 @@ OPTIONS: tuple[Option, ...] = (
         " auto is 512 on a CPU and 8192 on a GPU",
         roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="512", cuda="8192"),
     ),
+    _option(
+        "--decode-patience", EngineOptions, parse.auto_or(parse.seconds()), parse.AUTO,
+        "seconds that running answers may be passed over by steps of more than 256 prompt tokens,"
+        " which are faster alone; with 0 every step goes on with all of them; auto is 0 on a CPU"
+        " and 0.5 on a GPU",
+        roles=_ENGINE, metavar="SECONDS", field="decode_patience_s",
+        by_device=DeviceDefaults(cpu="0", cuda="0.5"),
+    ),
     _choice(
         "--overlap", EngineOptions, ("auto", "on", "off"),
         "plan and launch a step while the one before it runs; auto is on for cuda and off for cpu, "

@@ -62,6 +62,7 @@ def _sizes(state: SchedulerState) -> Iterator[tuple[str, Fact]]:
     yield "max_running_requests", state.max_running
     yield "max_queued_requests", settings.max_queued
     yield "max_chunk_tokens", settings.max_chunk_tokens
+    yield "decode_patience_s", settings.mix.patience_s
     yield "kv_tokens_total", state.capacity().kv_tokens
     yield "page_size", limits.page_size
     yield "context_length", limits.context_length

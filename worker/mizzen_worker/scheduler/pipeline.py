@@ -89,11 +89,12 @@ class Pipeline:
         self._in_flight.append(
             Launched(step=step, plan=plan, pending=pending, launched_at=launched_at)
         )
-        self._book.launched(plan.decodes.slots, 1, step=step)
+        self._book.launched(plan.decodes.slots, 1, step=step, now=launched_at)
         for row in plan.extends:
             if row.req.started_at is None:
                 row.req.started_at = launched_at
-            self._book.launched(np.array([row.slot], dtype=np.int32), row.num_new, step=step)
+            slots = np.array([row.slot], dtype=np.int32)
+            self._book.launched(slots, row.num_new, step=step, now=launched_at)
             if row.is_sampled:
                 self._state.residency.start_decoding(row.req)
         return True

@@ -1,11 +1,13 @@
 """Owns the choice of one step's rows and the pages they get; launches nothing and ends nothing.
 
 Order: pages for decodes (retracting others where they run out), places for an urgent request
-(preempting others), chunks of prefills in flight, then new requests. Uses lengths and counts only,
-never the value of a token, so that a step can be planned while another one has not settled. Where
-that is not enough it asks for the settling first: before somebody is sent back, and before a row
-that needs its last token on the CPU. Invariant: a plan is empty only when nothing runs, or
-everything that runs waits for a step in flight.
+(preempting others), chunks of prefills in flight, then new requests. Decode rows come with these,
+are passed over, or are the whole step (``step_mix.py``); their pages they have in any case.
+
+Uses lengths and counts only, never the value of a token, so that a step can be planned while
+another one has not settled. Where that is not enough it asks for the settling first: before
+somebody is sent back, and before a row that needs its last token on the CPU. Invariant: a plan is
+empty only when nothing runs, or everything that runs waits for a step in flight.
 """
 
 from collections.abc import Sequence
@@ -13,13 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mizzen_worker.contracts.batch import DecodeRows
+from mizzen_worker.contracts.batch import DecodeRows, Int64Array
 from mizzen_worker.contracts.errors import InvariantError
 from mizzen_worker.contracts.ids import SlotIndex
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.scheduler.admission import chunk_length
 from mizzen_worker.scheduler.admitter import Admitter, Urgent
 from mizzen_worker.scheduler.policies import claim
+from mizzen_worker.scheduler.prefix_groups import Arrangement
 from mizzen_worker.scheduler.req import Req, ReqState
 from mizzen_worker.scheduler.state import SchedulerState
 
@@ -82,6 +85,7 @@ class Planner:
         self._roster = state.roster
         self._admitter = Admitter(state)
         self._max_chunk_tokens = state.settings.max_chunk_tokens
+        self._mix = state.settings.mix
 
     def must_settle(self, now: float) -> bool:
         """Tell whether steps in flight must settle before the next one can be planned.
@@ -93,7 +97,11 @@ class Planner:
         return (
             len(self._book.short(due)) > self._cache.num_available
             or self._book.has_unknown_input(due)
-            or ((urgent := self._admitter.find_urgent(now)) is not None and bool(urgent.victims))
+            or (
+                not self._is_decode_turn(due, now)
+                and (urgent := self._admitter.find_urgent(now)) is not None
+                and bool(urgent.victims)
+            )
         )
 
     def plan(self, now: float, *, is_settled: bool) -> Plan:
@@ -102,15 +110,17 @@ class Planner:
         ``is_settled``: no step is in flight. Otherwise ``must_settle`` was asked, and said no.
         """
         num_retracted = self._grow_decodes(now)
-        urgent = None if num_retracted else self._admitter.find_urgent(now)
+        is_decode_turn = self._is_decode_turn(self._book.due(), now)
+        is_closed = is_decode_turn or num_retracted > 0
+        urgent = None if is_closed else self._admitter.find_urgent(now)
         if urgent is not None and urgent.victims and not is_settled:
             urgent = None  # Only the growing made it so: the next plan will see it.
         if urgent is not None:
             self._preempt(urgent)
         due = self._book.due()
-        extends = self._continue_prefills(now, urgent)
-        if num_retracted == 0:
-            num_left = self._max_chunk_tokens - sum(row.num_new for row in extends)
+        extends = [] if is_decode_turn else self._continue_prefills(now, urgent)
+        if not is_closed:
+            num_left = self._max_chunk_tokens - _num_new(extends)
             first = None if urgent is None else urgent.req
             extends += [
                 _row(req, num_new, is_entering=True)
@@ -120,7 +130,10 @@ class Planner:
             # Prompts are reserved whole at admission, and only decodes outgrow what they reserved.
             message = f"{len(self._roster.running)} requests run and no row can be planned"
             raise InvariantError([message])
-        arranged = self._residency.groups.arrange(due, self._book.num_kv)
+        if self._mix.is_mixed(_num_new(extends)):
+            arranged = self._residency.groups.arrange(due, self._book.num_kv)
+        else:
+            arranged = Arrangement(slots=due[:0], groups=())
         return Plan(
             extends=tuple(extends),
             decodes=DecodeRows(
@@ -132,6 +145,9 @@ class Planner:
             num_retracted=num_retracted,
             num_preempted=0 if urgent is None else len(urgent.victims),
         )
+
+    def _is_decode_turn(self, due: Int64Array, now: float) -> bool:
+        return self._mix.is_decode_turn(self._book.longest_wait_s(due, now))
 
     def _grow_decodes(self, now: float) -> int:
         """Give each decode the page its next position lies in; return how many were retracted."""
@@ -198,6 +214,10 @@ class Planner:
     def _is_less(self, req: Req, urgent: Req, now: float) -> bool:
         is_lower = req.standing.priority < urgent.standing.priority
         return is_lower and not self._admitter.is_overdue(req, now)
+
+
+def _num_new(rows: Sequence[PlannedRow]) -> int:
+    return sum(row.num_new for row in rows)
 
 
 def _row(req: Req, num_new: int, *, is_entering: bool = False) -> PlannedRow:

@@ -94,6 +94,8 @@ class PrefixGroups:
     def forget(self, slot: SlotIndex) -> None:
         """The slot's request is gone."""
         self._forget_key(slot)
+        # A step without decode rows is not arranged: the next may have other requests in its slots.
+        self._is_stale = True
         self._depths[slot] = 0
         self._keys[slot] = 0
 
@@ -107,7 +109,7 @@ class PrefixGroups:
         """Order the slots of decode rows, and say which of them share; ``due`` is not changed.
 
         ``lengths`` is by slot. Rows all grow by one in a step, so their order stays true while they
-        are the same rows.
+        are the same rows; a step that leaves all of them out changes nothing.
         """
         if self._is_stale or not np.array_equal(due, self._due):
             self._due, self._arrangement = due, self._arrange(due, lengths[due])

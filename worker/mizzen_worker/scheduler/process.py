@@ -32,6 +32,7 @@ from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.rank_settings import RankSettings
 from mizzen_worker.scheduler.reporter import Reporter
 from mizzen_worker.scheduler.settings import SchedulerSettings
+from mizzen_worker.scheduler.step_mix import MixRule
 from mizzen_worker.vocabulary.load import load_vocabulary
 
 logger = logging.getLogger(__name__)
@@ -191,6 +192,7 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
         cache_eviction=CacheEviction(settings.engine.cache_eviction),
         num_kept_cache_events=0 if settings.engine.cache_events is None else _KEPT_CACHE_EVENTS,
         is_overlapped=is_overlapped(settings.engine),
+        mix=MixRule(patience_s=settings.engine.decode_patience_s),
     )
 
 

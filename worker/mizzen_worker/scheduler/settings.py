@@ -9,6 +9,7 @@ from mizzen_worker.contracts.ids import InstanceId, TokenId
 from mizzen_worker.contracts.messages import ModelIdentity, Submit
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
 from mizzen_worker.scheduler.prefix_groups import GroupRule
+from mizzen_worker.scheduler.step_mix import MixRule
 
 
 def _nobody(_: Submit) -> bool:
@@ -25,8 +26,8 @@ class SchedulerSettings:
     a step while the one before it runs; a request that ``needs_cpu_token`` picks is never planned
     while a token of it is in flight. The newest ``num_kept_cache_events`` are kept for who missed
     them; with 0 none are recorded. ``group_rule`` says which decode rows are worth telling the
-    runner that they share pages. ``is_audited`` recomputes every
-    invariant after every step: for tests.
+    runner that they share pages, ``mix`` when decode rows and prompts share a step. ``is_audited``
+    recomputes every invariant after every step: for tests.
     """
 
     instance_id: InstanceId
@@ -47,6 +48,7 @@ class SchedulerSettings:
     max_messages_per_step: int = 1024
     is_audited: bool = False
     group_rule: GroupRule = field(default_factory=GroupRule)
+    mix: MixRule = field(default_factory=MixRule)
 
     def require_fit(self, page_size: int) -> None:
         """Refuse sizes that could never make progress."""

@@ -32,9 +32,11 @@ class SlotBook:
         self._num_known: Int64Array = np.zeros(rows, dtype=np.int64)
         self._is_running: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._last_step: Int64Array = np.zeros(rows, dtype=np.int64)
+        self._launched_at: npt.NDArray[np.float64] = np.zeros(rows, dtype=np.float64)
         self._is_decoding: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._needs_cpu_token: BoolArray = np.zeros(rows, dtype=np.bool_)
         self._reqs: npt.NDArray[np.object_] = np.full(rows, None, dtype=np.object_)
+        self._newest_step = 0
         self._settled_step = 0
 
     def enter(self, slot: SlotIndex, req: Req, *, num_kv: int) -> None:
@@ -106,10 +108,22 @@ class SlotBook:
         is_live: BoolArray = self._is_decoding[slots]
         return is_live
 
-    def launched(self, slots: Int32Array, num_new: int | Int32Array, *, step: int) -> None:
+    def launched(
+        self, slots: Int32Array, num_new: int | Int32Array, *, step: int, now: float
+    ) -> None:
         """Note rows of a step: they compute the next ``num_new`` positions."""
         self.num_kv[slots] += num_new
         self._last_step[slots] = step
+        self._launched_at[slots] = now
+        self._newest_step = step
+
+    def longest_wait_s(self, slots: Int64Array, now: float) -> float:
+        """Time since the last row of each of ``slots``, the longest; 0 if all in the newest step.
+
+        Who has a row in the newest step is being served, however long that takes.
+        """
+        waiting = slots[self._last_step[slots] < self._newest_step]
+        return float(now - self._launched_at[waiting].min()) if len(waiting) else 0.0
 
     def last_step(self, slot: SlotIndex) -> int:
         """Number of the last step with a row of the slot."""
