@@ -18,12 +18,10 @@ from multiprocessing import get_context
 import torch
 from tests.gpu.measure.harness import Readings, relative_error, require_close, time_work
 from tests.worker.kernels.gpu.ahead_of_time import claim
-from tests.worker.kernels.gpu.compiling_kernel import CompilingKernel
+from tests.worker.kernels.gpu.launches import compiled_only
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
 from mizzen_worker.contracts.batch import PrefixGroup
-from mizzen_worker.kernels.gpu import decode_attention as decode_module
-from mizzen_worker.kernels.gpu import shared_prefix_attention as shared_module
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
 from mizzen_worker.kernels.gpu.decode_attention import (
     DecodeTile,
@@ -355,19 +353,13 @@ def clock(layers: list[Layer], tiles: Tiles, launch: dict[str, object] = DEPENDE
 def compile_some(number: int, count: int) -> None:
     """Compile every ``count``-th of what is launched below into Triton's cache; needs no GPU."""
     claim(90)
-    for module, name in (
-        (decode_module, "_decode_kernel"),
-        (decode_module, "_merge_kernel"),
-        (shared_module, "_shared_kernel"),
-    ):
-        setattr(module, name, CompilingKernel(getattr(module, name)))
     cases = [*PLAIN_CASES, *SHARED_CASES, *BREAK_EVEN]
     wanted = {
         (case.heads, tiles): case
         for case, tiles in [*((case, shipped(case)) for case in cases), *every_variant()]
     }
     queries = torch.empty(1, 1, HEAD_DIM)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), compiled_only():
         for (heads, tiles), case in list(wanted.items())[number::count]:
             pool = torch.empty(PAGE_SIZE, heads.num_kv_heads, HEAD_DIM, dtype=BFLOAT16)
             whole = torch.zeros(case.num_rows + 1, MAX_PAGES, dtype=torch.int32)

@@ -26,8 +26,9 @@ from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
-from mizzen_worker.layers.gpu.step import AttendFunction, GpuSettings, GpuStep, HeadOutput
+from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
+from mizzen_worker.layers.operations import AttendFunction
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape

@@ -5,7 +5,7 @@
 operation returns may share memory with its arguments: use the returned value only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -19,6 +19,12 @@ W_contra = TypeVar("W_contra", contravariant=True)
 W_co = TypeVar("W_co", covariant=True)
 
 StoredMatrix = torch.Tensor | QuantisedMatrix
+
+AttendFunction = Callable[[int, torch.Tensor, int | None], torch.Tensor]
+"""Layer, queries [num_tokens, num_heads, head_dim] and window to their attention.
+
+What implementations are made with; see ``attention/base.py``.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 Weights are dense in the compute dtype. One ``TorchOperations`` lives for one step.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,12 +14,9 @@ from mizzen_worker.kernels.reference.moe import choose_experts, mix_experts
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary import rotate
 from mizzen_worker.layers.expert_stack import stack_experts
-from mizzen_worker.layers.operations import Experts, HeadNorms, StoredMatrix
+from mizzen_worker.layers.operations import AttendFunction, Experts, HeadNorms, StoredMatrix
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
-
-AttendFunction = Callable[[int, torch.Tensor, int | None], torch.Tensor]
-"""Layer, queries of all tokens and window to their attention; see ``attention/base.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,52 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
 import triton
-from triton.backends.compiler import GPUTarget
 
-SHARED_LIMIT_BY_CAPABILITY = {80: 166_912, 89: 101_376, 90: 232_448}
-"""Bytes of shared memory that one block may take."""
-
-
-class _ClaimedUtilities:
-    """What is asked of a device's sizes; those of an H200 but for shared memory."""
-
-    def __init__(self, capability: int) -> None:
-        self._shared = SHARED_LIMIT_BY_CAPABILITY[capability]
-
-    def get_device_properties(self, device: int) -> dict[str, int]:
-        return {"multiprocessor_count": 132, "max_shared_mem": self._shared}
-
-
-class _ClaimedDriver:
-    """As much of a driver as compilation asks for."""
-
-    launcher_cls = None
-
-    def __init__(self, capability: int) -> None:
-        self._target = GPUTarget("cuda", capability, 32)
-        self.utils = _ClaimedUtilities(capability)
-
-    def get_current_target(self) -> GPUTarget:
-        return self._target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int | None = None) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def map_python_to_cpp_type(self, name: str) -> str:
-        return name
+from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY, ClaimedDriver
 
 
 def claim(capability: int) -> None:
     """Let Triton of this process compile for a GPU of such a capability."""
-    triton.runtime.driver.set_active(_ClaimedDriver(capability))
+    triton.runtime.driver.set_active(ClaimedDriver(capability))
 
 
 def compile_kernel(
@@ -99,7 +61,7 @@ def compile_elsewhere(module: str, capability: int) -> list[dict[str, object]]:
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert records, f"{module} compiled nothing"
     for record in records:
-        assert record["shared"] <= SHARED_LIMIT_BY_CAPABILITY[capability], record
+        assert record["shared"] <= SHARED_MEMORY_BY_CAPABILITY[capability], record
     return records
 
 

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.compiling_kernel import CompilingKernel
+from tests.worker.kernels.gpu.launches import compiled_only
 from tests.worker.kernels.gpu.paged_rows import DEVICE, DTYPES, TOLERANCE, make_rows, rule_of
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile
-from mizzen_worker.kernels.gpu import decode_attention as module
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
 from mizzen_worker.kernels.gpu.decode_attention import DecodeTile, decode_attention
 from mizzen_worker.kernels.gpu.launching import PLAIN
@@ -127,10 +126,9 @@ def test_what_does_not_fit_is_refused() -> None:
         )
 
 
+@compiled_only()
 def compile_all(capability: int) -> None:
     """Every tile that the models of the benchmarks launch."""
-    module._decode_kernel = CompilingKernel(module._decode_kernel)
-    module._merge_kernel = CompilingKernel(module._merge_kernel)
     for heads in ((32, 8, 128), (16, 8, 128), (32, 4, 128)):
         for num_rows in (1, 8, 32, 256):
             compile_step(num_rows, heads, capability)

@@ -7,13 +7,13 @@ import torch
 import triton
 import triton.language as tl
 from tests.worker.kernels.gpu.ahead_of_time import (
-    SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
     compile_kernel,
 )
 
 from mizzen_worker.kernels.gpu import extend_attention as module
 from mizzen_worker.kernels.gpu.attention_tile import ScoreRule
+from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.extend_attention import extend_attention
 from mizzen_worker.kernels.gpu.extend_plan import (
     ExtendPlan,
@@ -29,7 +29,7 @@ DTYPES = [torch.float32, torch.bfloat16] if torch.cuda.is_available() else [torc
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 """Online softmax adds in another order; bfloat16 also rounds the weights."""
 
-SHARED = SHARED_LIMIT_BY_CAPABILITY[90]
+SHARED = SHARED_MEMORY_BY_CAPABILITY[90]
 
 BATCHES = {
     "one prompt": [(0, 41)],
@@ -241,7 +241,7 @@ def test_wrong_shapes_are_refused() -> None:
 
 def compile_all(capability: int) -> None:
     """Heads of Llama-3.1-8B, Qwen3-0.6B and Qwen3-30B-A3B, pages with and without boxes."""
-    rule, shared = ScoreRule(scale=0.25), SHARED_LIMIT_BY_CAPABILITY[capability]
+    rule, shared = ScoreRule(scale=0.25), SHARED_MEMORY_BY_CAPABILITY[capability]
     shapes = [HeadShape(num_heads=n, num_kv_heads=k, head_dim=128) for n, k in ((32, 8), (16, 8))]
     for heads in shapes:
         _compile(heads, rule, page_size=16, has_tma=False, shared=shared)

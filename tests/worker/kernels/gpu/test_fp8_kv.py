@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import (
-    SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
 )
 from tests.worker.kernels.gpu.exact_fp8 import exact_fp8  # noqa: F401  (a fixture)
@@ -15,6 +14,7 @@ from tests.worker.kernels.gpu.launches import compiled_only
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
 from mizzen_worker.kernels.fp8_matrix import FP8, LARGEST
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
+from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.decode_attention import (
     DecodeTile,
     SharedPart,
@@ -322,7 +322,7 @@ def compile_all(capability: int) -> None:
                 row_lengths=torch.zeros(16, **counts),
                 page_size=page_size,
             )
-            tile = choose_tile(heads, torch.bfloat16, SHARED_LIMIT_BY_CAPABILITY[capability])
+            tile = choose_tile(heads, torch.bfloat16, SHARED_MEMORY_BY_CAPABILITY[capability])
             tiles = torch.zeros(32, 2, **counts)
             plan = ExtendPlan(rows=rows, heads=heads, tile=tile, tiles=tiles)
             queries, out = empty(64, 32, 128), empty(64, 4096)

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import (
-    SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
 )
 from tests.worker.kernels.gpu.launches import compiled_only
@@ -17,6 +16,7 @@ from mizzen_worker.kernels.fp8_matrix import (
     quantise_blocks,
     quantise_rows,
 )
+from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
@@ -88,7 +88,7 @@ def test_a_step_of_two_groups_is_refused() -> None:
 def compile_all(capability: int) -> None:
     """Llama-3.1-8B and Qwen3-0.6B: every configuration."""
     launch = {"PDL": 1, "launch_pdl": True}
-    shared = SHARED_LIMIT_BY_CAPABILITY[capability]
+    shared = SHARED_MEMORY_BY_CAPABILITY[capability]
 
     def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         return torch.empty(*shape, dtype=dtype, device="meta")

@@ -5,11 +5,11 @@ import torch
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
+from mizzen_worker.kernels.gpu.embed_row import embed_row
 from mizzen_worker.kernels.gpu.gemv import GemvTile, gated, linear
 from mizzen_worker.kernels.gpu.head_gemv import best_of_blocks
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
-from mizzen_worker.kernels.gpu.single_row import embed_row, norm_row
 from mizzen_worker.kernels.reference.normed_linear import normed_linear
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary import rotate
@@ -194,17 +194,13 @@ def test_best_of_equal_signed_zeros_is_the_first() -> None:
 
 
 @EVERY_DTYPE
-def test_embedding_row_and_norm(dtype: torch.dtype) -> None:
+def test_embedding_row(dtype: torch.dtype) -> None:
     torch.manual_seed(3)
     embedding = torch.randn(10, 48).to(DEVICE, dtype)
     for token, row in ((4, 4), (-2, 0), (10, 9)):  # a masked row's token may be no token
         output = poisoned(48, dtype)
         embed_row(torch.tensor([token], device=DEVICE), embedding, output, launch=PLAIN)
         torch.testing.assert_close(output, embedding[row], rtol=0, atol=0)
-    weight = (torch.rand(48) + 0.5).to(DEVICE, dtype)
-    normed = poisoned(48, dtype)
-    norm_row(output, weight, normed, eps=EPS, launch=PLAIN)
-    assert_close(normed, rms_norm(output[None].float(), weight.float(), EPS)[0], dtype)
 
 
 def test_wrong_operands_are_refused() -> None:
@@ -285,7 +281,6 @@ def compile_all(capability: int) -> None:
             values = empty(num_blocks, dtype=torch.float32)
             indices = empty(num_blocks, dtype=torch.int32)
             best_of_blocks(x, weight, None, values, indices, tile=tile, launch=launch)
-            norm_row(x, empty(hidden), x, eps=EPS, launch=launch)
             embed_row(empty(1, dtype=torch.int64), weight, x, launch={"PDL": launch["PDL"]})
 
 

@@ -5,11 +5,11 @@ import functools
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import (
-    SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
 )
 from tests.worker.kernels.gpu.launches import compiled_only
 
+from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import RowTiles, down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN
@@ -96,7 +96,7 @@ def test_other_sizes_are_refused(form) -> None:
 
 def compile_all(capability: int) -> None:
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    limit = SHARED_LIMIT_BY_CAPABILITY[capability]
+    limit = SHARED_MEMORY_BY_CAPABILITY[capability]
     kind = {"dtype": torch.bfloat16, "device": "meta"}
     with compiled_only():
         for experts, chosen, size, inner in ((128, 8, 2048, 768), (8, 2, 4096, 14336)):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.compiling_kernel import CompilingKernel
+from tests.worker.kernels.gpu.launches import compiled_only
 from tests.worker.kernels.gpu.paged_rows import (
     DEVICE,
     DTYPES,
@@ -15,8 +15,6 @@ from tests.worker.kernels.gpu.paged_rows import (
 )
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
-from mizzen_worker.kernels.gpu import decode_attention as decode_module
-from mizzen_worker.kernels.gpu import shared_prefix_attention as module
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
 from mizzen_worker.kernels.gpu.decode_attention import (
     DecodeTile,
@@ -135,14 +133,9 @@ def test_one_lane_takes_all_items_and_no_items_are_no_work() -> None:
         torch.testing.assert_close(found, rows.expected(rule), rtol=2e-5, atol=2e-5)
 
 
+@compiled_only()
 def compile_all(capability: int) -> None:
     """Both phases for the models of the benchmarks, at many rows and at few."""
-    for target, name in (
-        (module, "_shared_kernel"),
-        (decode_module, "_decode_kernel"),
-        (decode_module, "_merge_kernel"),
-    ):
-        setattr(target, name, CompilingKernel(getattr(target, name)))
     for heads in ((32, 8, 128), (16, 8, 128), (32, 4, 128)):
         for num_rows in (32, 256):
             compile_step(num_rows, heads, capability)

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 from tests.worker.kernels.gpu.ahead_of_time import (
-    SHARED_LIMIT_BY_CAPABILITY,
     compile_elsewhere,
     compile_kernel,
 )
 from tests.worker.kernels.gpu.skinny_instances import instance, shipped_tiles
 
+from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.skinny_gemm import best_of_blocks, gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
@@ -148,7 +148,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         gated(inputs, matrix, split, launch=PLAIN)
 
 
-@pytest.mark.parametrize("limit", SHARED_LIMIT_BY_CAPABILITY.values())
+@pytest.mark.parametrize("limit", SHARED_MEMORY_BY_CAPABILITY.values())
 def test_a_fitted_tile_keeps_its_shape_and_fits(limit: int) -> None:
     tile = Tile(rows=256, columns=128, depth=64, stages=5)
     fitted = tile.fitted(limit)
@@ -165,7 +165,7 @@ def test_a_tile_that_fits_nowhere_is_refused() -> None:
 
 def compile_all(capability: int) -> None:
     """Every configuration that the tables give for the models of the benchmarks."""
-    shipped = shipped_tiles(SHARED_LIMIT_BY_CAPABILITY[capability])
+    shipped = shipped_tiles(SHARED_MEMORY_BY_CAPABILITY[capability])
     for product, tile in sorted(shipped, key=str):
         kernel, arguments, options = instance(product, tile, capability)
         compile_kernel(kernel, (1,), *arguments, **options)

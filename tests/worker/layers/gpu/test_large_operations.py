@@ -19,9 +19,10 @@ from tests.worker.attention.test_backends import (
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.layers.gpu import large_operations, whole_prompts
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
-from mizzen_worker.layers.gpu.step import AttendFunction, GpuSettings, GpuStep, HeadResult
+from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.layers.gpu.whole_prompts import find_whole_prompts
+from mizzen_worker.layers.operations import AttendFunction
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool

@@ -6,7 +6,8 @@ import torch
 from triton.backends.compiler import GPUTarget
 
 _THREADS_PER_WARP = 32
-_SHARED_BY_CAPABILITY = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
+SHARED_MEMORY_BY_CAPABILITY = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448}
+"""Bytes of shared memory that one program may take."""
 _LEAST_SHARED = 101_376
 
 
@@ -16,7 +17,7 @@ class _ClaimedProperties:
     def __init__(self, capability: int, num_multiprocessors: int) -> None:
         self._properties = {
             "multiprocessor_count": num_multiprocessors,
-            "max_shared_mem": _SHARED_BY_CAPABILITY.get(capability, _LEAST_SHARED),
+            "max_shared_mem": SHARED_MEMORY_BY_CAPABILITY.get(capability, _LEAST_SHARED),
         }
 
     def get_device_properties(self, device: int) -> Mapping[str, int]:

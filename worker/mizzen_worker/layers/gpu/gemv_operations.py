@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from mizzen_worker.kernels.gpu.embed_row import embed_row
 from mizzen_worker.kernels.gpu.gemv import GemvTile, gated, linear
 from mizzen_worker.kernels.gpu.head_gemv import best_of_blocks
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiprocessors
+from mizzen_worker.kernels.gpu.residual_norm import rms_norm
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
-from mizzen_worker.kernels.gpu.single_row import embed_row, norm_row
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, single_row_attention
 from mizzen_worker.layers.gpu.experts import add_experts_of_one
 from mizzen_worker.layers.gpu.gemv_tiles import (
@@ -191,9 +192,7 @@ class GemvOperations:
         norm's weight in its loop costs far more than the 1-2 us of one more kernel.
         """
         x = _row(hidden)
-        normed = torch.empty_like(x)
-        if len(x):
-            norm_row(x, norm.values, normed, eps=self._settings.eps, launch=self._launch)
+        normed = rms_norm(x, self._settings.eps, self._launch, weight=norm.values)
         if self._head is HeadResult.LOGITS:
             return HeadOutput(logits=self._logits(normed, head))
         return self._best(normed, head)

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from mizzen_worker.layers.operations import AttendFunction
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
-
-AttendFunction = Callable[[int, torch.Tensor, int | None], torch.Tensor]
-"""Layer, queries [num_tokens, num_heads, head_dim] and window to their attention."""
 
 
 class HeadResult(enum.Enum):
