@@ -24,14 +24,10 @@ from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gat
 from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.gemv import GemvTile, linear
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import (
-    RowTiles,
-    down_few,
-    gated_few,
-    num_resident,
-)
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import add_norm
+from mizzen_worker.kernels.gpu.row_tiles import RowTiles, num_resident
 from mizzen_worker.kernels.gpu.skinny_gemm import multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference import moe as reference

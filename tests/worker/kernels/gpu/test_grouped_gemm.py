@@ -11,8 +11,9 @@ from tests.worker.kernels.gpu.launches import compiled_only
 
 from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import RowTiles, down_few, gated_few
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.row_tiles import RowTiles
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference import moe as reference
 from mizzen_worker.layers.gpu.expert_tiles import FewRows, tiles_of

@@ -17,7 +17,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import (
+from mizzen_worker.kernels.gpu.expert_blocks import (
     find_block,
     load_blocks,
     max_blocks,

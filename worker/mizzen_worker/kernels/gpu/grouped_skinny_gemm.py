@@ -20,7 +20,6 @@ row of theirs before they wait: worth it where nearly all experts are chosen.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,65 +28,14 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.launching import num_multiprocessors, shared_memory
-from mizzen_worker.kernels.gpu.skinny_tile import Tile, ask_ahead
-
-_SHARED_OF_A_PROGRAM = 1024
-"""Bytes that the driver takes of a multiprocessor's shared memory for each program on it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowTiles:
-    """Tiles of one kernel: ``narrow`` for blocks of at most its rows, ``wide`` for fuller ones.
-
-    An expert that many tokens chose is read once for all rows of a wide tile. Both have the same
-    columns, accumulators and warps; ``ahead`` is the narrow one's.
-    """
-
-    narrow: Tile
-    wide: Tile
-
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for tiles that cannot be of one kernel."""
-        same = [(tile.columns, tile.accumulators, tile.warps) for tile in (self.narrow, self.wide)]
-        if same[0] != same[1] or self.narrow.rows > self.wide.rows:
-            message = f"{self.narrow} and {self.wide} are not of one kernel"
-            raise ValueError(message)
-
-    def fitted(self, limit: int, element_size: int) -> "RowTiles":
-        """See ``Tile.fitted``."""
-        return RowTiles(
-            narrow=self.narrow.fitted(limit, element_size),
-            wide=self.wide.fitted(limit, element_size),
-        )
-
-
-@triton.jit
-def load_blocks(offsets, EXPERTS: tl.constexpr, EXPERTS_BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Begin and end of every expert's places, and how many blocks of rows there are up to it."""
-    expert = tl.arange(0, EXPERTS_BLOCK)
-    is_there = expert < EXPERTS
-    begins = tl.load(offsets + expert, mask=is_there, other=0)
-    ends = tl.load(offsets + expert + 1, mask=is_there, other=0)
-    return begins, ends, tl.cumsum(tl.cdiv(ends - begins, ROWS), axis=0)
-
-
-@triton.jit
-def find_block(
-    begins,
-    ends,
-    until,
-    block,
-    EXPERTS_BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """Expert of a block of rows (not below EXPERTS past the last one), its first place, the end."""
-    expert = tl.arange(0, EXPERTS_BLOCK)
-    found = tl.sum((until <= block).to(tl.int32), axis=0)
-    is_found = expert == found
-    blocks = tl.cdiv(ends - begins, ROWS)
-    first = tl.sum(tl.where(is_found, begins + (block - until + blocks) * ROWS, 0), axis=0)
-    return found, first, tl.sum(tl.where(is_found, ends, 0), axis=0)
+from mizzen_worker.kernels.gpu.expert_blocks import (
+    find_block,
+    load_blocks,
+    max_blocks,
+    require_sizes,
+)
+from mizzen_worker.kernels.gpu.row_tiles import RowTiles, kernel_options
+from mizzen_worker.kernels.gpu.skinny_tile import ask_ahead
 
 
 @triton.jit
@@ -403,7 +351,7 @@ def gated_few(
             inner,
             depth,
             CHOSEN=num_chosen,
-            **_options(inputs, experts, tiles, half, launch),
+            **kernel_options(inputs, experts, tiles, half, launch),
         )
     return products
 
@@ -439,55 +387,6 @@ def down_few(
             outputs,
             depth,
             CHOSEN=num_chosen,
-            **_options(inputs, experts, tiles, columns, launch),
+            **kernel_options(inputs, experts, tiles, columns, launch),
         )
     return products
-
-
-def max_blocks(pairs: int, experts: int, tile: Tile) -> int:
-    """Most blocks of rows: every expert has at most one that is not full."""
-    return pairs // tile.rows + min(experts, pairs)
-
-
-def num_resident(tiles: RowTiles, element_size: int) -> int:
-    """Programs that the current device holds at once, going by shared memory."""
-    own = max(tile.shared_bytes(element_size) for tile in (tiles.narrow, tiles.wide))
-    own += _SHARED_OF_A_PROGRAM
-    return num_multiprocessors() * max((shared_memory() + _SHARED_OF_A_PROGRAM) // own, 1)
-
-
-def _options(
-    inputs: torch.Tensor, experts: int, tiles: RowTiles, columns: int, launch: Mapping[str, Any]
-) -> dict[str, Any]:
-    narrow, wide = tiles.narrow, tiles.wide
-    return {
-        "EXPERTS": experts,
-        "EXPERTS_BLOCK": triton.next_power_of_2(experts),
-        "COLUMNS": columns,
-        "ROWS": narrow.rows,
-        "DEPTH": narrow.depth,
-        "STAGES": narrow.stages,
-        "WIDE_ROWS": wide.rows,
-        "WIDE_DEPTH": wide.depth,
-        "WIDE_STAGES": wide.stages,
-        "IS_WHOLE": inputs.shape[1] % max(narrow.depth, wide.depth) == 0,
-        "AHEAD": narrow.ahead,
-        "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
-        "num_warps": narrow.warps,
-    } | dict(launch)
-
-
-def require_sizes(inputs: torch.Tensor, matrices: torch.Tensor, num_rows: int) -> None:
-    """Raise ``ValueError`` where rows and experts' matrices cannot be multiplied."""
-    depth = matrices.shape[2]
-    is_aligned = depth * inputs.element_size() % 16 == 0
-    if inputs.shape != (num_rows, depth) or inputs.dtype != matrices.dtype or not is_aligned:
-        message = (
-            f"rows {tuple(inputs.shape)} {inputs.dtype} of {num_rows} cannot be multiplied with "
-            f"experts {tuple(matrices.shape)} {matrices.dtype}: one dtype, and one depth that is a "
-            "multiple of 16 bytes, are needed"
-        )
-        raise ValueError(message)
-    if not (inputs.is_contiguous() and matrices.is_contiguous()):
-        message = "rows and matrices of experts must be contiguous"
-        raise ValueError(message)

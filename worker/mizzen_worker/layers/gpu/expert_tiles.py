@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile
 from mizzen_worker.kernels.gpu.gemv import GemvTile
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import RowTiles
+from mizzen_worker.kernels.gpu.row_tiles import RowTiles
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 

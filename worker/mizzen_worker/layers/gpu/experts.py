@@ -16,8 +16,9 @@ from mizzen_worker.kernels.gpu.expert_gemv import down_chosen_add, gated_chosen
 from mizzen_worker.kernels.gpu.expert_routing import MAX_EXPERTS, choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.gemv import linear
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
-from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few, num_resident
+from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies, shared_memory
+from mizzen_worker.kernels.gpu.row_tiles import num_resident
 from mizzen_worker.kernels.gpu.skinny_gemm import multiply
 from mizzen_worker.layers.gpu.expert_tiles import ExpertTiles, FewRows, router_tile, tiles_of
 from mizzen_worker.layers.gpu.weights import GpuWeight
