@@ -1,12 +1,17 @@
 """Sizes of captured steps: they rise, end where they must, and are counted."""
 
+from dataclasses import replace
+
 import pytest
 
 from mizzen_worker.model_executor.graph_buckets import (
     decode_buckets,
+    is_worth_padding,
+    longest_padded,
     num_graphs,
     prefill_buckets,
 )
+from mizzen_worker.models.model_facts import ExpertShape, ModelShape
 
 
 @pytest.mark.parametrize(
@@ -24,7 +29,41 @@ def test_decode_buckets_end_with_the_most_rows_there_can_be(
 def test_prefill_buckets_stay_within_the_context_and_have_no_more_rows_than_tokens() -> None:
     assert prefill_buckets(200) == ((64, 16), (64, 64), (128, 16), (128, 64))
     assert prefill_buckets(63) == ()
-    assert prefill_buckets(100_000)[-1] == (2048, 256)
+    assert prefill_buckets(100_000)[-1] == (4096, 256)
+    assert prefill_buckets(100_000, longest=600)[-4:] == (
+        (1024, 16),
+        (1024, 256),
+        (2048, 16),
+        (2048, 256),
+    )
+    assert all(rows <= tokens for tokens, rows in prefill_buckets(100_000))
+
+
+def test_padding_is_worth_it_while_the_host_would_take_longer() -> None:
+    small = ModelShape(
+        num_layers=28,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_heads=16,
+        num_kv_heads=8,
+        head_dim=128,
+        vocab_size=151_936,
+    )
+    large = replace(small, hidden_size=4096, intermediate_size=14_336, num_heads=32)
+    assert 4096 <= longest_padded(small) < 8192
+    assert 512 <= longest_padded(large) < 1024
+    experts = ExpertShape(
+        num_experts=128,
+        num_chosen=8,
+        intermediate_size=768,
+        is_normalised=True,
+        layers=frozenset(range(28)),
+    )
+    assert longest_padded(replace(large, experts=experts)) > longest_padded(large)
+    assert is_worth_padding(300, 512, longest=600)
+    assert not is_worth_padding(600, 1024, longest=600)
+    assert is_worth_padding(1000, 1024, longest=600)
+    assert is_worth_padding(600, 1024, longest=None)
 
 
 def test_every_bucket_counts() -> None:

@@ -19,7 +19,7 @@ from mizzen_worker.model_executor.gpu_model import (
     step_capture,
 )
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
-from mizzen_worker.model_executor.graph_buckets import num_graphs
+from mizzen_worker.model_executor.graph_buckets import longest_padded, num_graphs
 from mizzen_worker.model_executor.graphs import CudaGraphs
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.memory_estimate import weights_bytes
@@ -80,7 +80,7 @@ def gpu_start(
         if not options.uses_graphs or not isinstance(forward, GpuForward):
             return ModelRunner(forward, limits, place, link)
         make_graphs = ValuelessGraphs if is_valueless else partial(CudaGraphs, device)
-        captured = step_capture(forward, limits, make_graphs)
+        captured = step_capture(forward, limits, make_graphs, longest_padded(facts.shape))
         return ModelRunner(forward, limits, place, link, captured)
 
     return GpuStart(

@@ -100,16 +100,19 @@ def load_gpu_model(
 
 
 def step_capture(
-    forward: GpuForward, limits: RunnerLimits, make_graphs: Callable[[], GraphMaker]
+    forward: GpuForward,
+    limits: RunnerLimits,
+    make_graphs: Callable[[], GraphMaker],
+    longest_padded: int | None = None,
 ) -> MakeCapturedSteps:
-    """For ``ModelRunner``: all that is captured of a forward's steps."""
+    """For ``ModelRunner``: all that is captured of a forward's steps; see ``PrefillGraphs``."""
 
     def make(slots: SlotState, table: SlotTable) -> StepGraphs:
         graphs = make_graphs()
         capture = Capture(forward=forward, graphs=graphs, choose=_choose)
         return StepGraphs(
             DecodeGraphs(slots, table, limits, capture),
-            PrefillGraphs(forward, slots, limits, graphs),
+            PrefillGraphs(forward, slots, limits, graphs, longest_padded),
         )
 
     return make

@@ -3,9 +3,9 @@
 The eager path packs such a step and samples. In between the model is one graph launch instead of
 hundreds of kernel launches, which take the host longer than the device; before it, one kernel makes
 tensors of the packed words, so little stands between a request and its prefill. A step is padded
-to a bucket of tokens and rows. Tokens beyond its own form one row more, of slot 0: their keys and
-values go to the sink and are attended to there, so that all numbers stay finite. Rows beyond that
-one have no tokens. A step that fits no bucket is left to the eager forward.
+to a bucket of tokens and rows, where that pays. Tokens beyond its own form one row more, of slot 0:
+their keys and values go to the sink and are attended to there, so that all numbers stay finite.
+Rows beyond that one have no tokens. A step that fits no bucket is left to the eager forward.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import ProgressCallback
 from mizzen_worker.model_executor.device_link import StepPack
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
-from mizzen_worker.model_executor.graph_buckets import prefill_buckets
+from mizzen_worker.model_executor.graph_buckets import is_worth_padding, prefill_buckets
 from mizzen_worker.model_executor.graphs import Graph, GraphMaker
 from mizzen_worker.model_executor.pass_inputs import PassInputs
 from mizzen_worker.model_executor.slot_state import SlotState
@@ -41,12 +41,15 @@ class PrefillGraphs:
         slots: SlotState,
         limits: RunnerLimits,
         graphs: GraphMaker,
+        longest_padded: int | None = None,
     ) -> None:
+        """``longest_padded``: see ``graph_buckets``; None where padding costs nothing."""
         self._forward = forward
         self._slots = slots
         self._limits = limits
         self._maker = graphs
-        self._buckets = prefill_buckets(limits.context_length)
+        self._longest = longest_padded
+        self._buckets = prefill_buckets(limits.context_length, longest_padded)
         self._graphs: dict[tuple[int, int], _Captured] = {}
         most_tokens = max((tokens for tokens, _ in self._buckets), default=0)
         most_rows = max((rows for _, rows in self._buckets), default=0)
@@ -98,7 +101,8 @@ class PrefillGraphs:
             return None  # Decode rows alone have graphs of their own.
         for tokens, rows in self._buckets:
             if num_tokens <= tokens and num_rows < rows and inputs.num_wanted <= rows:
-                return tokens, rows
+                is_worth = is_worth_padding(num_tokens, tokens, self._longest)
+                return (tokens, rows) if is_worth else None
         return None
 
     def _stage(self, words: PrefillWords, bucket: tuple[int, int]) -> None:
