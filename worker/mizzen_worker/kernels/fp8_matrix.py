@@ -5,6 +5,8 @@ one group for whole rows, else one for each ``GROUP`` columns (K a multiple of i
 of 128 x 128 are such groups whose rows agree: so rows may be put in any order. Plain torch.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 FP8 = torch.float8_e4m3fn
@@ -12,6 +14,38 @@ LARGEST = float(torch.finfo(FP8).max)
 GROUP = 128
 _LEAST_SCALE = 2.0**-40
 """So that a row of zeros has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Matrix:
+    """One matrix as it is stored; see the module."""
+
+    values: torch.Tensor
+    scale: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.values.shape
+        return int(rows), int(columns)
+
+    def dequantise(self, dtype: torch.dtype) -> torch.Tensor:
+        """The weights [rows, columns]."""
+        return dequantise(self.values, self.scale, dtype)
+
+
+def scale_of_rows(scale: torch.Tensor, rows: int) -> torch.Tensor | None:
+    """[1, rows] from one scale of all rows or one for each; None for other shapes."""
+    if scale.numel() not in (1, rows):
+        return None
+    return scale.float().reshape(1, -1).expand(1, rows).contiguous()
+
+
+def scale_of_blocks(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor | None:
+    """[groups, rows] from scales [row blocks, column blocks]; None for other shapes."""
+    if scale.shape != (-(-rows // GROUP), -(-columns // GROUP)):
+        return None
+    return scale.float().repeat_interleave(GROUP, 0)[:rows].t().contiguous()
 
 
 def quantise_rows(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ from mizzen_worker.kernels.native_library import NativeProgram, Words
 from mizzen_worker.kernels.packing import LANES, Bytes, pack_dense, pack_quantised
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 from mizzen_worker.layers.operations import Experts, HeadNorms, StoredMatrix
+from mizzen_worker.layers.stored_matrix import as_tensor
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 
@@ -91,11 +92,8 @@ class NativeWeightPreparer:
                 *(int(chosen.has_half_scales), int(chosen.has_minimums), offset),
             )
             return NativeWeight(data=data, words=words, num_outputs=num_outputs, bias=packed_bias)
-        tensors = [
-            torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
-            for part in parts
-        ]
-        dense = torch.cat(tensors)  # of different types: torch promotes without rounding
+        # Of different types: torch promotes without rounding.
+        dense = torch.cat([as_tensor(part) for part in parts])
         if dense.dtype not in _STORAGE_BY_DTYPE:
             dense = dense.float()
         raw = dense.view(torch.int16) if dense.element_size() == 2 else dense

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from mizzen_worker.kernels.fp8_matrix import Fp8Matrix
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 
 V = TypeVar("V")
@@ -18,7 +19,7 @@ W = TypeVar("W")
 W_contra = TypeVar("W_contra", contravariant=True)
 W_co = TypeVar("W_co", covariant=True)
 
-StoredMatrix = torch.Tensor | QuantisedMatrix
+StoredMatrix = torch.Tensor | QuantisedMatrix | Fp8Matrix
 
 AttendFunction = Callable[[int, torch.Tensor, int | None], torch.Tensor]
 """Layer, queries [num_tokens, num_heads, head_dim] and window to their attention.

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
-from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 from mizzen_worker.kernels.reference.moe import choose_experts, mix_experts
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary import rotate
 from mizzen_worker.layers.expert_stack import stack_experts
 from mizzen_worker.layers.operations import AttendFunction, Experts, HeadNorms, StoredMatrix
+from mizzen_worker.layers.stored_matrix import as_tensor
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 
@@ -79,8 +79,7 @@ class TorchWeightPreparer:
         return TorchWeight(values=weight.to(self._device, self._dtype))
 
     def _dense(self, part: StoredMatrix) -> torch.Tensor:
-        dense = torch.from_numpy(part.dequantise()) if isinstance(part, QuantisedMatrix) else part
-        return dense.to(self._device, self._dtype)
+        return as_tensor(part).to(self._device, self._dtype)
 
 
 class TorchOperations:

@@ -27,7 +27,12 @@ from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.runner_parts import build_pool, dtype_of, load_torch, pool_shape
-from mizzen_worker.model_executor.stored_types import Computing, kv_dtype, quantise_function
+from mizzen_worker.model_executor.stored_types import (
+    LEAST_FP8_CAPABILITY,
+    Computing,
+    kv_dtype,
+    quantise_function,
+)
 from mizzen_worker.model_executor.valueless import (
     VALUELESS,
     ValuelessGraphs,
@@ -56,7 +61,7 @@ def gpu_start(
 
     def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
         if place == VALUELESS:
-            empty = OpenWeights(source=ValuelessSource(), finish=lambda: None)
+            empty = OpenWeights(source=ValuelessSource(facts.fp8_scales), finish=lambda: None)
             without_values = replace(checkpoint, open_weights=lambda _: empty)
             if options.is_deterministic:
                 # One token at a time asks for values; the kernels of its steps are the same.
@@ -64,7 +69,11 @@ def gpu_start(
                 return load_torch(eager, without_values, place, limits.context_length, progress)
             return _load_on_gpu(options, without_values, place, limits, progress, quantise)
         require_room_for_weights(
-            weights_bytes=weights_bytes(facts, dtype.itemsize, is_packed=quantise is not None),
+            weights_bytes=weights_bytes(
+                facts,
+                dtype.itemsize,
+                is_packed=quantise is not None,
+            ),
             free_bytes=torch.cuda.mem_get_info(place)[0],
             dtype=str(dtype).removeprefix("torch."),
         )
@@ -99,7 +108,7 @@ def gpu_start(
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
-        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv} {options.quantization.value}",
+        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv}",
         load=load,
         make_runner=make_runner,
     )
@@ -123,7 +132,13 @@ def _kernel_facts(
 ) -> str:
     """What decides which kernels are launched, and for what they are specialised."""
     sizes = replace(limits, num_pages=1)
-    flags = (options.max_chunk_tokens, options.uses_graphs, options.expert_tally is not None)
+    weights = (options.quantization.value, facts.fp8_scales)
+    flags = (
+        *weights,
+        options.max_chunk_tokens,
+        options.uses_graphs,
+        options.expert_tally is not None,
+    )
     in_torch = _reason_against_kernels(options, facts)
     return f"{facts.architecture} {facts.shape} {facts.windows} {dtype} {sizes} {flags} {in_torch}"
 
@@ -149,7 +164,12 @@ def _load_on_gpu(
     reason = _reason_against_kernels(options, checkpoint.facts)
     try:
         if reason is None:
-            prepare = GpuWeightPreparer(dtype_of(options, device), device, quantise)
+            prepare = GpuWeightPreparer(
+                dtype_of(options, device),
+                device,
+                quantise,
+                keeps_fp8=compute_capability() >= LEAST_FP8_CAPABILITY,
+            )
             return load_gpu_model(
                 checkpoint, prepare, limits.context_length, progress, options.expert_tally
             ).forward

@@ -46,9 +46,14 @@ def model_kv_token_bytes(facts: ModelFacts, *, value_bytes: int) -> int:
 
 
 def weights_bytes(facts: ModelFacts, value_bytes: int, *, is_packed: bool) -> int:
-    """All weights; FP8 ones take a byte each, and their scales of blocks a 32nd of that."""
+    """All weights; FP8 ones take a byte each, and their scales of blocks a 32nd of that.
+
+    ``is_packed``: matrices of layers are rounded to FP8, even if they are not stored so. Those of
+    experts are never kept so.
+    """
     count = parameter_count(facts)
-    if not is_packed:
+    is_stored_so = facts.fp8_scales is not None and facts.shape.experts is None
+    if not (is_packed or is_stored_so):
         return count * value_bytes
     shape = facts.shape
     vocabularies = shape.vocab_size * shape.hidden_size * (1 if facts.tie_embeddings else 2)

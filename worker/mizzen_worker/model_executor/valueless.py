@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from mizzen_worker.contracts.batch import Int32Array
+from mizzen_worker.kernels.fp8_matrix import FP8, GROUP, Fp8Matrix
 from mizzen_worker.model_executor.device_link import HostLink, PendingDownload
 from mizzen_worker.model_executor.graphs import Graph
 
@@ -30,14 +31,23 @@ class ValuelessLink:
 class ValuelessSource:
     """Implements ``WeightSource`` for a model of which only the sizes matter."""
 
+    def __init__(self, fp8_scales: str | None = None) -> None:
+        """``fp8_scales`` as of ``ModelFacts``."""
+        self._fp8_scales = fp8_scales
+
     def vector(self, name: str, length: int) -> torch.Tensor:
         """See ``WeightSource``."""
         del name
         return torch.empty(length, device=VALUELESS)
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
+    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | Fp8Matrix:
         """See ``WeightSource``."""
-        del name
+        if self._fp8_scales is not None and name.endswith("_proj.weight"):
+            groups = columns // GROUP if self._fp8_scales == "blocks" else 1
+            return Fp8Matrix(
+                values=torch.empty(rows, columns, dtype=FP8, device=VALUELESS),
+                scale=torch.empty(groups, rows, device=VALUELESS),
+            )
         return torch.empty(rows, columns, dtype=torch.bfloat16, device=VALUELESS)
 
 

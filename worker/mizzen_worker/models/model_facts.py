@@ -49,6 +49,7 @@ class ModelFacts:
     ``sampled-sha256:...`` (files above 1 GiB) their headers, sizes and evenly spaced windows.
     The tokenizer is not the model's matter: ``vocabulary`` fingerprints it. ``windows`` has one
     entry per layer: how many positions a token sees, itself included; None means all.
+    ``fp8_scales``: matrices of layers are stored as FP8 with scales of ``rows`` or ``blocks``.
     """
 
     architecture: str
@@ -62,3 +63,4 @@ class ModelFacts:
     windows: tuple[int | None, ...]
     eos_token_ids: tuple[TokenId, ...]
     fingerprint: str
+    fp8_scales: str | None = None

@@ -4,6 +4,7 @@ from typing import Protocol
 
 import torch
 
+from mizzen_worker.kernels.fp8_matrix import Fp8Matrix
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 
 
@@ -14,7 +15,9 @@ class WeightSource(Protocol):
         """A weight of exactly this length, float32 on the CPU; raises ``ModelLoadError``."""
         ...
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | QuantisedMatrix:
+    def matrix(
+        self, name: str, rows: int, columns: int
+    ) -> torch.Tensor | QuantisedMatrix | Fp8Matrix:
         """A matrix of exactly this size, in its stored precision; raises ``ModelLoadError``.
 
         Each call reads the file again: ask once, drop it early.

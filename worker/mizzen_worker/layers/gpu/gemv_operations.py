@@ -158,7 +158,7 @@ class GemvOperations:
 
     def norm_gate_up_silu(self, hidden: GemvValue, gate_up: GpuWeight) -> GemvValue:
         """See ``Operations``."""
-        x = _row(hidden)
+        x, norm_eps = self._input(_row(hidden), gate_up)
         num_rows = len(gate_up.values)
         output = x.new_empty(len(x), num_rows // 2)
         if len(x):
@@ -167,7 +167,7 @@ class GemvOperations:
                 gate_up.values,
                 gate_up.bias,
                 output,
-                norm_eps=self._settings.eps,
+                norm_eps=norm_eps,
                 tile=tile_of(gate_up, Product.GATE_UP),
                 launch=self._launch,
                 scale=gate_up.scale,
@@ -196,6 +196,13 @@ class GemvOperations:
         if self._head is HeadResult.LOGITS:
             return HeadOutput(logits=self._logits(normed, head))
         return self._best(normed, head)
+
+    def _input(self, x: torch.Tensor, weight: GpuWeight) -> tuple[torch.Tensor, float | None]:
+        """The row to multiply, and the eps of a norm that is left to the product."""
+        eps = self._settings.eps
+        if weight.input_norm is None or len(x) == 0:
+            return x, eps
+        return rms_norm(x, eps, self._launch, weight=weight.input_norm), None
 
     def _logits(self, normed: torch.Tensor, head: GpuWeight) -> torch.Tensor:
         values = head.values
@@ -234,6 +241,7 @@ class GemvOperations:
         self, x: torch.Tensor, qkv: GpuWeight, norms: HeadNorms[GpuWeight] | None
     ) -> ProjectedHeads:
         settings = self._settings
+        x, norm_eps = self._input(x, qkv)
         num_rows, num_inputs = qkv.values.shape
         choose = qkv_tile if qkv.scale is None else fp8_qkv_tile
         tile = choose(num_rows, num_inputs, settings.head_dim)
@@ -257,7 +265,7 @@ class GemvOperations:
             heads,
             projected,
             squares,
-            norm_eps=settings.eps,
+            norm_eps=norm_eps,
             tile=tile,
             launch=self._launch,
             scale=qkv.scale,

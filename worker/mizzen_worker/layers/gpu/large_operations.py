@@ -103,10 +103,10 @@ class LargeOperations:
         """See ``Operations``."""
         weight = gate_up.dense(hidden.rows.dtype)
         if is_served(hidden.rows, weight):
-            inputs = self._inputs(hidden)
+            inputs = self._inputs(hidden, gate_up)
             product = swiglu_gemm(inputs.rows, weight, gate_up.bias, scales=inputs.scales)
         else:
-            both = torch.mm(self._normed(hidden), weight.t())
+            both = torch.mm(self._normed(hidden, gate_up.input_norm), weight.t())
             product = silu_multiply(both, gate_up.bias, PLAIN)
         return LargeValue(rows=product, is_sampled=hidden.is_sampled)
 
@@ -137,12 +137,14 @@ class LargeOperations:
         values, ids = block_best(logits, PLAIN)
         return HeadOutput(best_values=values, best_ids=ids)
 
-    def _normed(self, hidden: LargeValue) -> torch.Tensor:
-        if hidden.normed is not None:
+    def _normed(self, hidden: LargeValue, weight: torch.Tensor | None = None) -> torch.Tensor:
+        if hidden.normed is not None and weight is None:
             return hidden.normed
-        return rms_norm(hidden.rows, self._eps, PLAIN)
+        return rms_norm(hidden.rows, self._eps, PLAIN, weight=weight)
 
-    def _inputs(self, hidden: LargeValue) -> _Inputs:
+    def _inputs(self, hidden: LargeValue, weight: GpuWeight) -> _Inputs:
+        if weight.input_norm is not None:
+            return _Inputs(rows=self._normed(hidden, weight.input_norm), scales=None)
         if hidden.normed is not None:
             return _Inputs(rows=hidden.normed, scales=None)
         return _Inputs(rows=hidden.rows, scales=row_scales(hidden.rows, self._eps, PLAIN))
@@ -150,7 +152,7 @@ class LargeOperations:
     def _queries(
         self, hidden: LargeValue, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
     ) -> LargeValue:
-        inputs = self._inputs(hidden)
+        inputs = self._inputs(hidden, qkv)
         is_last = layer == self._step.pool.shape.num_layers - 1
         if is_last and self._step.begin_attention is not None:
             return self._sampled_queries(inputs, qkv, norms, layer)

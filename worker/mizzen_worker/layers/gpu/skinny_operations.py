@@ -84,7 +84,7 @@ class SkinnyOperations:
 
     def norm_gate_up_silu(self, hidden: SkinnyValue, gate_up: GpuWeight) -> SkinnyValue:
         """See ``Operations``."""
-        normed = self._normed(hidden)
+        normed = self._input(hidden, gate_up)
         tile = self._tile(normed, gate_up, Product.GATE_UP)
         if tile is None:
             both = torch.mm(normed, gate_up.dense(normed.dtype).t())
@@ -130,7 +130,7 @@ class SkinnyOperations:
     def _rotate_and_store(
         self, hidden: SkinnyValue, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
     ) -> SkinnyValue:
-        normed = self._normed(hidden)
+        normed = self._input(hidden, qkv)
         projected = self._partial(normed, qkv, Product.QKV)
         batch, pool = self._step.batch, self._step.pool
         scale = pool.scale(layer)
@@ -181,6 +181,12 @@ class SkinnyOperations:
         if value.partials is not None:
             self._normed(value)
         return value.rows
+
+    def _input(self, value: SkinnyValue, weight: GpuWeight) -> torch.Tensor:
+        """The norm that stands before a projection, with its weight where that is not folded."""
+        if weight.input_norm is None:
+            return self._normed(value)
+        return self._complete(value, weight.input_norm)
 
     def _normed(self, value: SkinnyValue) -> torch.Tensor:
         """The norm of the hidden rows; made once, together with the rows."""

@@ -1,7 +1,7 @@
 """Owns finding out what a model path holds; reads weights only through the sources."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -69,7 +69,8 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 
 def _open_dummy(folder: Path, device: torch.device) -> Checkpoint:
-    facts = read_folder_facts(folder, has_weights=False)
+    # What is made up is dense, whatever the config says of stored weights.
+    facts = replace(read_folder_facts(folder, has_weights=False), fp8_scales=None)
 
     def open_weights(callback: ProgressCallback) -> OpenWeights:
         progress = ByteProgress(4 * parameter_count(facts), callback)

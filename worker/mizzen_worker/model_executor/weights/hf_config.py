@@ -10,6 +10,7 @@ from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.layers.rotary_config import Llama3Scaling, RotaryConfig
 from mizzen_worker.model_executor.weights.expert_config import read_expert_shape
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
+from mizzen_worker.model_executor.weights.fp8_config import find_fp8
 from mizzen_worker.model_executor.weights.shape_check import require_sound_shape
 from mizzen_worker.model_executor.weights.typed_values import TypedValues
 from mizzen_worker.model_executor.weights.weight_files import weight_files
@@ -124,14 +125,10 @@ def _eos_token_ids(folder: Path, config: TypedValues) -> tuple[TokenId, ...]:
 
 
 def _require_supported(config: TypedValues) -> None:
-    for key, allowed, remedy in (
-        ("hidden_act", "silu", "use a model with silu"),
-        ("quantization_config", None, "use the unquantised model, or its GGUF form"),
-    ):
-        found = config.value(key)
-        if found not in (None, allowed):
-            message = f"{config.place}{key} {found!r} is not supported; {remedy}"
-            raise ModelLoadError(message)
+    found = config.value("hidden_act")
+    if found not in (None, "silu"):
+        message = f"{config.place}hidden_act {found!r} is not supported; use a model with silu"
+        raise ModelLoadError(message)
 
 
 def _shape(config: TypedValues, architecture: Architecture) -> ModelShape:
@@ -172,5 +169,6 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
         has_mlp_bias=config.flag("mlp_bias"),
         windows=_windows(config, architecture, shape.num_layers),
         eos_token_ids=_eos_token_ids(folder, config),
+        fp8_scales=find_fp8(config),
         fingerprint=content_fingerprint([path, *(weight_files(folder) if has_weights else [])]),
     )

@@ -10,12 +10,33 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.kernels.fp8_matrix import (
+    FP8,
+    GROUP,
+    Fp8Matrix,
+    scale_of_blocks,
+    scale_of_rows,
+)
 from mizzen_worker.model_executor.weights.fused_experts import FusedPlace, fused_place
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.model_executor.weights.weight_files import weight_files
 
 _UNUSED = (".rotary_emb.inv_freq", "lm_head.weight")
 """Tensors that may lie unread: a table that is computed, and the head of a tied model."""
+
+
+_SCALES = (".weight_scale_inv", ".weight_scale")
+"""What is behind a matrix's name in those of its scales; both are multiplied with."""
+_UNUSED_SCALES = (".input_scale", ".k_scale", ".v_scale", ".q_scale")
+"""Of activations and of keys and values, which are not rounded so."""
+_VOCABULARIES = ("model.embed_tokens.weight", "lm_head.weight")
+_ROUTER = ".gate"
+
+
+def _cut_blocks(weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """A matrix whose last block of columns is cut, dense."""
+    columns = weights.shape[1]
+    return weights.float() * scale.t().repeat_interleave(GROUP, 1)[:, :columns]
 
 
 class SafetensorsSource:
@@ -44,14 +65,46 @@ class SafetensorsSource:
         """See ``WeightSource``."""
         return self._read(name, (length,)).float()
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor:
+    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | Fp8Matrix:
         """See ``WeightSource``; a matrix of an expert may lie in one tensor with all others."""
         place = None if name in self._file_by_name else fused_place(name)
         if place is None or place.name not in self._file_by_name:
-            return self._read(name, (rows, columns))
+            return self._scaled(name, self._read(name, (rows, columns)))
         if place.expert is None:
             return self._read(place.name, (rows, columns))
         return self._read_expert(place, place.expert, rows, columns)
+
+    def _scaled(self, name: str, weights: torch.Tensor) -> torch.Tensor | Fp8Matrix:
+        """The matrix with its scale where it is FP8; dense where nobody multiplies FP8."""
+        if weights.dtype != FP8:
+            return weights
+        rows, columns = weights.shape
+        stem = name.removesuffix(".weight")
+        for ending in _SCALES:
+            stored = self._file_by_name.get(stem + ending)
+            if stored is None:
+                continue
+            self._taken.add(stem + ending)
+            factors: torch.Tensor = self._opened[stored].get_tensor(stem + ending)
+            scale = scale_of_blocks(factors, rows, columns)
+            if scale is None:
+                scale = scale_of_rows(factors, rows)
+            if scale is None:
+                message = (
+                    f"{stored}: {stem}{ending} of shape {tuple(factors.shape)} scales no rows or "
+                    f"blocks of {GROUP} of a matrix {(rows, columns)}; download the model again"
+                )
+                raise ModelLoadError(message)
+            if len(scale) > 1 and columns % GROUP:
+                return _cut_blocks(weights, scale)
+            matrix = Fp8Matrix(values=weights, scale=scale)
+            is_dense = name in _VOCABULARIES or stem.endswith(_ROUTER)
+            return matrix.dequantise(torch.float32) if is_dense else matrix
+        message = (
+            f"{self._folder}: tensor {name} is FP8 and has no {' or '.join(_SCALES)}; "
+            "download the model again"
+        )
+        raise ModelLoadError(message)
 
     def _read_expert(self, place: FusedPlace, expert: int, rows: int, columns: int) -> torch.Tensor:
         path = self._file_by_name[place.name]
@@ -67,6 +120,9 @@ class SafetensorsSource:
             raise ModelLoadError(message)
         weights: torch.Tensor = stored[expert, first : first + rows]
         self._require_floating(path, place.name, weights)
+        if weights.dtype == FP8:
+            message = f"{path}: tensor {place.name} holds all experts as FP8; use unquantised ones"
+            raise ModelLoadError(message)
         self._progress.add(weights.nbytes)
         return weights
 
@@ -98,7 +154,7 @@ class SafetensorsSource:
     def require_all_taken(self) -> None:
         """Raise ``ModelLoadError`` for a tensor that the model did not ask for."""
         for name, path in self._file_by_name.items():
-            if name not in self._taken and not name.endswith(_UNUSED):
+            if name not in self._taken and not name.endswith(_UNUSED + _UNUSED_SCALES):
                 message = (
                     f"{path}: tensor {name} has no place in the architecture that config.json "
                     "names; check its architectures and flags, or download the model again"
