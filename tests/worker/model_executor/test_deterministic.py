@@ -26,7 +26,8 @@ from mizzen_worker.model_executor.runner_options import ComputeType
 PAGE_SIZE = 4
 NUM_NEW = 5
 
-EVERY_BACKEND = pytest.mark.parametrize("backend", ["torch", ON_CUDA, *INSTRUCTION_SET_PARAMS])
+ALWAYS = ["torch", ON_CUDA]
+EVERY_BACKEND = pytest.mark.parametrize("backend", [*ALWAYS, *INSTRUCTION_SET_PARAMS])
 
 SHARED = random_prompt(100, 70)
 
@@ -110,8 +111,18 @@ def check_other_threads(folder, backend: str, kind: ComputeType, prompts, expect
 
 
 @EVERY_BACKEND
-@pytest.mark.parametrize("variant", ARCHITECTURES)
+@pytest.mark.parametrize("variant", [v for v in ARCHITECTURES if v not in IN_PLAIN_TORCH])
 def test_logits_depend_on_the_request_alone(folders, variant: str, backend: str) -> None:
+    check_alone_and_together(folders, variant, backend)
+
+
+@pytest.mark.parametrize("backend", ALWAYS)
+@pytest.mark.parametrize("variant", IN_PLAIN_TORCH)
+def test_logits_of_experts_depend_on_the_request_alone(folders, variant: str, backend: str) -> None:
+    check_alone_and_together(folders, variant, backend)
+
+
+def check_alone_and_together(folders, variant: str, backend: str) -> None:
     kind = ComputeType.BFLOAT16 if variant == "qwen2" else ComputeType.FLOAT32
     run = Run(
         load_tiny(
@@ -126,7 +137,7 @@ def test_logits_depend_on_the_request_alone(folders, variant: str, backend: str)
     )
     prompts = prompts_of(backend)
     expected = [run.alone(prompt) for prompt in prompts]
-    if backend not in TORCH_BACKENDS and variant not in IN_PLAIN_TORCH:
+    if backend not in TORCH_BACKENDS:
         check_other_threads(folders[variant], backend, kind, prompts[-3:], expected[-3:])
     for seed in range(count(check=2, full=12)):
         for (ids, logits), (found_ids, found) in zip(

@@ -66,6 +66,7 @@ def compile_all(capability: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_the_kernel_compiles(capability: int) -> None:
     for record in compile_elsewhere("tests.worker.kernels.gpu.test_penalties", capability):

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.scale import slow_case
 from tests.worker.attention.test_backends import (
     CONTEXT,
     EPS,
@@ -119,8 +120,20 @@ def check(
         require_close(pool.values(layer), expected_pool.values(layer))
 
 
-@pytest.mark.parametrize("architecture", [LLAMA, QWEN3, WINDOWED], ids=lambda it: it.name)
-@pytest.mark.parametrize("start", [0, 69, 300])
+@pytest.mark.parametrize(
+    ("architecture", "start"),
+    [
+        (LLAMA, 69),
+        (QWEN3, 0),
+        (WINDOWED, 300),
+        slow_case(LLAMA, 0),
+        slow_case(LLAMA, 300),
+        slow_case(QWEN3, 69),
+        slow_case(QWEN3, 300),
+        slow_case(WINDOWED, 0),
+        slow_case(WINDOWED, 69),
+    ],
+)
 @pytest.mark.parametrize("is_dependent", DEPENDENCE)
 def test_a_step_equals_plain_torch(
     architecture: Architecture, start: int, *, is_dependent: bool

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.scale import slow_case
 from tests.worker.attention.test_backends import (
     CONTEXT,
     EPS,
@@ -39,7 +40,6 @@ BATCHES = {
     "two decode rows": [(5, 1), (70, 1)],
     "five decode rows": [(255, 1), (3, 1), (16, 1), (15, 1), (100, 1)],
     "decode rows and a few new tokens": [(0, 9), (64, 1), (12, 7)],
-    "more rows than any tile": [(0, 125), (33, 4)],
 }
 
 
@@ -105,7 +105,9 @@ def check(heads: Heads, architecture: Architecture, batch: ForwardBatch, **facts
         require_close(pool.values(layer)[written], expected_pool.values(layer)[written])
 
 
-@pytest.mark.parametrize("rows", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize(
+    "rows", [*BATCHES.values(), slow_case([(0, 125), (33, 4)])], ids=[*BATCHES, "beyond any tile"]
+)
 @pytest.mark.parametrize("architecture", [LLAMA, QWEN3, WINDOWED], ids=lambda it: it.name)
 @pytest.mark.parametrize("is_dependent", [False, True] if DEVICE.type == "cuda" else [False])
 def test_a_step_equals_plain_torch(
@@ -144,7 +146,7 @@ def test_keys_and_values_are_written_where_no_token_is_sampled(head: HeadResult)
     assert len(made) == 0
 
 
-@pytest.mark.parametrize("rows", [[(5, 1), (70, 1)], [(0, 129)]])
+@pytest.mark.parametrize("rows", [[(5, 1), (70, 1)], slow_case([(0, 129)])])
 def test_the_best_of_blocks_is_the_best_logit(rows: list[tuple[int, int]]) -> None:
     batch = on(DEVICE, batch_of(HEADS, rows))
     expected, _ = expected_of(HEADS, QWEN3, batch)
