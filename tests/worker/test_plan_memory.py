@@ -60,8 +60,18 @@ def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
         (["nowhere", "--gpu-memory", "8"], "nowhere: holds no config.json; give a model folder"),
         (["m", "--gpu-memory", "x"], "'x' is not a number of GiB above 0"),
         (["m"], "the following arguments are required: --gpu-memory"),
-        (["m", "--gpu-memory", "8", "--memory-fraction", "2"], "'2' is not a share of at most 1"),
-        (["m", "--gpu-memory", "8", "--page-size", "0"], "'0' is not a whole number from 1 up"),
+        (["m", "--gpu-memory", "1e300"], "'1e300' is not a number of GiB above 0, 1e+06 at most"),
+        (["m", "--gpu-memory", "nan"], "'nan' is not a number of GiB above 0"),
+        (["m", "--gpu-memory", "8", "--memory-fraction", "2"], "'2' is not a share above 0, 1 at"),
+        (["m", "--gpu-memory", "8", "--memory-fraction", "0"], "'0' is not a share above 0"),
+        (
+            ["m", "--gpu-memory", "8", "--page-size", "0"],
+            "'0' is not a whole number from 1 to 1024",
+        ),
+        (
+            ["m", "--gpu-memory", "8", "--page-size", "9" * 5000],
+            "' is not a whole number from 1 to",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_sentence(
@@ -70,6 +80,17 @@ def test_wrong_arguments_are_one_sentence(
     assert cli.main(["plan-memory", *arguments]) == 2
     told = capsys.readouterr().err
     assert sentence in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a":' * 100_000])
+def test_damaged_config_is_one_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert cli.main(["plan-memory", str(tmp_path), "--gpu-memory", "80"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"mizzen plan-memory: {tmp_path / 'config.json'}: ")
     assert told.count("\n") == 1
 
 

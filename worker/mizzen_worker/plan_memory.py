@@ -7,7 +7,7 @@ JSON has names that others may rely on.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
@@ -22,6 +22,8 @@ from mizzen_worker.models.model_facts import ModelFacts
 
 _VALUE_BYTES_BY_DTYPE = {"bfloat16": 2, "float32": 4}
 _BYTES_BY_KV_DTYPE = {"bfloat16": 2, "fp8": 1}
+_MOST_GIB = 1_000_000
+_MOST_DIGITS, _SHOWN = 12, 80
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -71,9 +73,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", type=Path, help="folder with a config.json")
-    parser.add_argument("--gpu-memory", type=_positive, required=True, metavar="GIB",
-                        help="memory of one GPU")  # fmt: skip
-    parser.add_argument("--memory-fraction", type=_share, default=0.9, metavar="SHARE",
+    parser.add_argument("--gpu-memory", type=_positive(_MOST_GIB, "a number of GiB"), required=True,
+                        metavar="GIB", help="memory of one GPU")  # fmt: skip
+    parser.add_argument("--memory-fraction", type=_positive(1, "a share"), default=0.9,
+                        metavar="SHARE",
                         help="share that a rank may fill (default %(default)s)")  # fmt: skip
     parser.add_argument("--dtype", choices=tuple(_VALUE_BYTES_BY_DTYPE), default="bfloat16",
                         help="type of weights and computing (default %(default)s)")  # fmt: skip
@@ -81,41 +84,39 @@ def _parser() -> argparse.ArgumentParser:
                         help="type of KV (default %(default)s: as --dtype)")  # fmt: skip
     parser.add_argument("--quantization", choices=("none", "fp8", "fp8-block"), default="none",
                         help="rounding of matrices (default %(default)s)")  # fmt: skip
-    for flag, default, what in (
-        ("--page-size", 64, "positions of a page"),
-        ("--max-chunk-tokens", 8192, "prompt tokens of one step"),
-        ("--max-running-requests", 256, "requests that run at once"),
+    for flag, default, most, what in (
+        ("--page-size", 64, 1024, "positions of a page"),
+        ("--max-chunk-tokens", 8192, 1 << 20, "prompt tokens of one step"),
+        ("--max-running-requests", 256, 4096, "requests that run at once"),
     ):
-        parser.add_argument(flag, type=_count, default=default, metavar="COUNT",
+        parser.add_argument(flag, type=_count(most), default=default, metavar="COUNT",
                             help=f"{what} (default %(default)s)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, sizes in bytes")
     return parser
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        msg = f"{text!r} is not a whole number from 1 up"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
+def _count(most: int) -> Callable[[str], int]:
+    def take(text: str) -> int:
+        if not text.isdecimal() or len(text) > _MOST_DIGITS or not 1 <= int(text) <= most:
+            msg = f"{text[:_SHOWN]!r} is not a whole number from 1 to {most}"
+            raise argparse.ArgumentTypeError(msg)
+        return int(text)
+
+    return take
 
 
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        msg = f"{text!r} is not a number of GiB above 0"
-        raise argparse.ArgumentTypeError(msg)
-    return number
+def _positive(most: float, what: str) -> Callable[[str], float]:
+    def take(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not 0 < number <= most:
+            msg = f"{text[:_SHOWN]!r} is not {what} above 0, {most:,g} at most"
+            raise argparse.ArgumentTypeError(msg)
+        return number
 
-
-def _share(text: str) -> float:
-    number = _positive(text)
-    if number > 1:
-        msg = f"{text!r} is not a share of at most 1"
-        raise argparse.ArgumentTypeError(msg)
-    return number
+    return take
 
 
 def _facts(model: Path) -> ModelFacts:

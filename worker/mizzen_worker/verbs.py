@@ -95,7 +95,7 @@ def show_config(arguments: Sequence[str]) -> int:
 
 
 def bench(arguments: Sequence[str]) -> int:
-    """Time the engine: offline, decode, prefill and prefix workloads."""
+    """Time the engine, or a server over HTTP."""
     # Needs torch, as no other verb does in this process.
     from mizzen_worker.bench.command import run  # noqa: PLC0415
 

@@ -1,12 +1,14 @@
 """``mizzen bench`` end to end on a tiny model on the CPU: rows, file, messages."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.bench.command import run
+from mizzen_worker.bench.report import write_json
 from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 
@@ -48,6 +50,70 @@ def test_wrong_arguments_are_told_in_one_sentence(capsys: pytest.CaptureFixture[
     assert told.startswith("mizzen bench: no-such-shape: no such model")
     assert run(["ofline", "--model", "qwen06b"]) == 1
     assert "invalid choice: 'ofline'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["offline", "--requests", "0"], "--requests: '0' cannot be used; it must be 1 to"),
+        (["decode", "--batches", "1", "-2"], "--batches: '-2' cannot be used; it must be 1 to"),
+        (["decode", "--batches", "65"], "--batches: 65 is more than run at once; raise"),
+        (["decode", "--new-tokens", "1"], "--new-tokens: '1' cannot be used; it must be 2 to"),
+        (["decode", "--rounds", "0"], "--rounds: '0' cannot be used"),
+        (["prefix", "--groups", "0"], "--groups: '0' cannot be used"),
+        (["offline", "--temperature", "nan"], "--temperature: 'nan' cannot be used"),
+        (["serving", "--rate", "nan"], "--rate: 'nan' cannot be used; it must be a number above 0"),
+        (["serving", "--rate", "0"], "--rate: '0' cannot be used"),
+        (["serving", "--url", "host:1"], "--url: 'host:1' cannot be used; it must be http://"),
+        (["decode", "--json", "/"], "--json: '/' cannot be used; it is a folder"),
+        (["decode", "--json", "/proc/version/x"], "/proc/version cannot be written; give another"),
+        (["decode", "--data-parallel-size", "2"], "--data-parallel-size: 2 ranks do not run in"),
+        (["decode", "--cuda-graphs", "on"], "--cuda-graphs: 'on' needs a GPU; leave it to auto"),
+    ],
+)
+def test_wrong_values_are_refused_before_anything_is_loaded(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--model", "llama8b"]) == 1
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        (["--prompt", "9000"], "9000 prompt ids and 4 new tokens are more than 4096 positions"),
+        (["--new-tokens", "9000"], "20 prompt ids and 9000 new tokens are more than 4096"),
+    ],
+)
+def test_what_cannot_fit_is_told_before_it_runs(
+    tiny: Path, sizes: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["decode", "--model", str(tiny), *QUICK, *sizes]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_small_vocabulary_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tiny(tmp_path, "qwen3")
+    assert run(["decode", "--model", str(tmp_path), *QUICK]) == 1
+    assert "the model has 199 tokens; time a model with a larger" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*QUICK, "--json", "/proc/none/numbers.json"]
+    assert run(["decode", "--model", str(tiny), *given]) == 1
+    told = capsys.readouterr().err
+    assert "--json: " in told
+    assert "Traceback" not in told
+
+
+def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
+    file = tmp_path / "numbers.json"
+    write_json(file, {"rows": [{"rate /s": math.inf, "gap": math.nan, "wall s": 1.5}]})
+    assert json.loads(file.read_text()) == {"rows": [{"rate /s": None, "gap": None, "wall s": 1.5}]}
 
 
 @pytest.mark.parametrize("name", list(SHAPES))

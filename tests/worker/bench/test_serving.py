@@ -2,6 +2,11 @@
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +48,52 @@ def test_a_server_of_its_own_is_measured(
     row = json.loads(target.read_text())["workloads"]["serving"][0]
     assert (row["requests"], row["failed"]) == (3, 0)
     assert row["output tok/s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_benchmark_that_is_ended_ends_its_server(number: signal.Signals, tmp_path: Path) -> None:
+    save_tiny(tmp_path / "tiny", "qwen3", vocab_size=10_016, max_position_embeddings=4096)
+    flags = ["--model", str(tmp_path / "tiny"), "--kv-tokens", "4096", "--skip-tokenizer"]
+    command = [sys.executable, "-m", "mizzen_worker", "bench", "serving", *flags, "--rate", "0.1"]
+    folders = tmp_path / "temporary"
+    folders.mkdir()
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "TMPDIR": str(folders),
+    }
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as bench:
+        assert bench.stderr is not None
+        while "server ready" not in (line := bench.stderr.readline()):
+            assert line, "the benchmark ended before its server was ready"
+        (server,) = _children(bench.pid)
+        bench.send_signal(number)
+        bench.wait(60)
+    deadline = time.monotonic() + 60
+    while _is_running(server):
+        assert time.monotonic() < deadline, "the server outlived its benchmark"
+        time.sleep(0.1)
+    if number != signal.SIGKILL:
+        assert bench.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number]
+        assert not list(folders.glob("mizzen-bench-*"))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_a_server_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "qwen06b", "--requests", "2", "--url", "http://127.0.0.1:9"]
+    assert run(["serving", *flags]) == 1
+    told = capsys.readouterr().err
+    assert "no request was answered; look whether a server of Mizzen listens at http://" in told
 
 
 def test_serving_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,17 +1,22 @@
 """A start in its order, with a tiny model where a GPU would be."""
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
+import triton
 from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.contracts.batch import RunnerLimits
-from mizzen_worker.contracts.errors import DeviceError
+from mizzen_worker.contracts.errors import ConfigError, DeviceError
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
@@ -20,7 +25,7 @@ from mizzen_worker.model_executor.load_phase import LoadPhase, PhaseClock
 from mizzen_worker.model_executor.memory_profile import SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
-from mizzen_worker.model_executor.runner_parts import load_torch, pool_shape
+from mizzen_worker.model_executor.runner_parts import device_of, load_torch, pool_shape
 from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink
 from mizzen_worker.model_executor.warm_up import warm_up_steps
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
@@ -96,12 +101,13 @@ def _start(folder: Path, cache: Path) -> GpuStart:
 
 @pytest.mark.parametrize("variant", ["llama", "qwen3"])
 def test_a_start_goes_through_its_phases_and_takes_what_is_left(
-    tmp_path: Path, variant: str
+    tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_tiny(tmp_path, variant)
-    # No folder can be made below a file: kernels under test here are interpreted, and none is made.
-    (tmp_path / "file").touch()
-    start = _start(tmp_path, tmp_path / "file" / "kernels")
+    # Kernels under test here are interpreted: none is made, and Triton's own folder stays.
+    monkeypatch.setattr(KernelFolder, "fill", lambda *_, **__: None)
+    monkeypatch.setattr(triton.knobs.cache, "dir", triton.knobs.cache.dir)
+    start = _start(tmp_path, tmp_path / "kernels")
     phases: list[LoadPhase] = []
     runner = start.run(lambda done, total: None, phases.append)
     assert phases == list(LoadPhase)
@@ -158,6 +164,27 @@ def test_a_folder_that_cannot_be_written_is_no_failure(
     assert "kernels are compiled one after the other" in caplog.text
 
 
+def test_a_folder_that_triton_cannot_use_is_refused_unless_it_was_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton.knobs.cache, "dir", triton.knobs.cache.dir)
+    (tmp_path / "file").touch()
+    folder = KernelFolder(path=tmp_path / "file" / "kernels", environment={})
+    with pytest.raises(ConfigError, match=r"--compile-cache: .* cannot be written \(Not a dir"):
+        folder.use()
+
+    def full(dir: Path) -> NoReturn:  # noqa: A002 - the name of what it stands for
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    folder = KernelFolder(path=tmp_path / "kernels", environment={})
+    with pytest.raises(ConfigError, match=r"\(No space left on device\); give a folder"):
+        folder.use()
+    (tmp_path / "kernels" / "0123.filled").touch()
+    folder.use()
+    assert triton.knobs.cache.dir == str(tmp_path / "kernels")
+
+
 def test_a_pool_is_one_piece_of_zeros_whose_layers_do_not_overlap() -> None:
     shape = PoolShape(num_layers=2, num_pages=3, page_size=4, num_kv_heads=2, head_dim=8)
     pool = DevicePool(shape, torch.float32, CPU)
@@ -181,6 +208,26 @@ def test_a_run_without_values_that_fails_is_no_failure_of_the_start(
     folder.fill(fail, facts="", capability=90, progress=lambda done, total: None)
     assert "kernels are compiled one after the other" in caplog.text
     assert not list(tmp_path.glob("*.filled"))
+
+
+@pytest.mark.parametrize(
+    ("device", "num_gpus", "sentence"),
+    [
+        ("gpu", 2, "--device: 'gpu' is not known; use cpu, cuda or cuda:INDEX"),
+        ("meta", 2, "--device: 'meta' is not known"),
+        ("cuda:x", 2, "--device: 'cuda:x' is not known"),
+        ("cuda", 0, "--device: 'cuda', but torch sees no CUDA device; use --device cpu"),
+        ("cuda:2", 2, "--device: 'cuda:2', but GPUs here are 0 to 1; use one of them"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    device: str, num_gpus: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: num_gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    options = RunnerOptions(model=Path("m"), kv_tokens=16, page_size=16, max_slots=1, device=device)
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        device_of(options)
 
 
 def test_phases_are_timed_and_passed_on() -> None:

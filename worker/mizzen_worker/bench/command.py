@@ -2,22 +2,30 @@
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
+from mizzen_worker.bench.arguments import (
+    SERVING,
+    bench_parser,
+    bench_sizes,
+    require_runnable,
+)
 from mizzen_worker.bench.engine import BenchEngine, BenchFailedError, EngineLimits
-from mizzen_worker.bench.measures import MEASURES, BenchSizes, Row
+from mizzen_worker.bench.measures import MEASURES, Row
 from mizzen_worker.bench.report import facts_of_machine, table, write_json
 from mizzen_worker.bench.server import serve
 from mizzen_worker.bench.serving import ServingLoad, measure_serving
 from mizzen_worker.bench.shapes import SHAPES
-from mizzen_worker.bench.workloads import BenchRequest, PrefixSizes, mixed_requests
-from mizzen_worker.config.command_line import make_parser, parse_command_line
+from mizzen_worker.bench.workloads import BenchRequest, mixed_requests
+from mizzen_worker.config.command_line import parse_command_line
 from mizzen_worker.config.groups import EngineOptions, ModelOptions
 from mizzen_worker.config.options import Role, options_of
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
@@ -26,87 +34,62 @@ from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.load_phase import PhaseClock, ignore_phase
 from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
 
-_DESCRIPTION = (
-    "Time the engine in this process, without HTTP and tokenizer: prompts are token ids. Or time\n"
-    "a server over HTTP, with requests that arrive at their own pace (serving).\n"
-    f"--model is a folder or file, or a shape with made-up weights: {', '.join(SHAPES)}."
-)
-_EXAMPLE = "mizzen bench offline decode --model qwen06b --device cuda --json out/qwen06b.json"
 _DUMMY = "dummy"
-_SERVING = "serving"
+_STATUS_INTERRUPTED, _STATUS_TERMINATED = 130, 143
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the benchmarks that the arguments name; gives the exit status."""
-    parser = _parser()
+    parser = bench_parser()
     try:
         given, _ = parser.parse_known_args(arguments)
         configuration = parse_command_line(parser, Role.BENCH, arguments)
         engine = configuration.group(EngineOptions)
-        with _model_folder(configuration.group(ModelOptions).model) as (model, is_shape):
+        require_runnable(given.workloads, engine)
+        model = configuration.group(ModelOptions).model
+        with _ended_by_sigterm(), _model_folder(model) as (folder, is_shape):
             if is_shape:
                 engine = replace(engine, load_format=_DUMMY)
-            if _SERVING in given.workloads:
-                document = _measure_server(given, model, is_shape=is_shape)
+            if SERVING in given.workloads:
+                document = _measure_server(given, folder, is_shape=is_shape)
             else:
-                document = _measure(given, engine, model)
+                document = _measure(given, engine, folder)
+            if given.json is not None:
+                _write(given.json, document)
     except (ConfigError, ModelLoadError, BenchFailedError) as error:
         sys.stderr.write(f"mizzen bench: {error}\n")
         return 1
-    if given.json is not None:
-        write_json(given.json, document)
+    except KeyboardInterrupt:
+        sys.stderr.write("mizzen bench: interrupted\n")
+        return _STATUS_INTERRUPTED
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(Role.BENCH, description=_DESCRIPTION, example=_EXAMPLE)
-    sizes, prefix = BenchSizes(), PrefixSizes()
-    parser.add_argument(
-        "workloads", nargs="+", choices=[*sorted(MEASURES), _SERVING], metavar="WORKLOAD",
-        help=f"one or more of {', '.join(sorted(MEASURES))}; or {_SERVING}",
-    )  # fmt: skip
-    group = parser.add_argument_group("workloads")
-    group.add_argument("--requests", type=int, default=sizes.num_requests, metavar="COUNT",
-                       help="offline: requests (default %(default)s)")  # fmt: skip
-    group.add_argument("--temperature", type=float, default=sizes.temperature, metavar="NUMBER",
-                       help="offline: 0 means greedy (default %(default)s)")  # fmt: skip
-    group.add_argument("--batches", type=int, nargs="+", default=list(sizes.batches),
-                       metavar="COUNT", help="decode: batch sizes (default 1 32 128)")  # fmt: skip
-    group.add_argument("--prompt", type=int, default=sizes.num_prompt, metavar="TOKENS",
-                       help="decode: ids per prompt (default %(default)s)")  # fmt: skip
-    group.add_argument("--new-tokens", type=int, default=sizes.num_new, metavar="TOKENS",
-                       help="decode: tokens per answer (default %(default)s)")  # fmt: skip
-    group.add_argument("--prefills", type=int, default=sizes.num_prefills, metavar="COUNT",
-                       help="prefill: prompts (default %(default)s)")  # fmt: skip
-    group.add_argument("--prefill-length", type=int, default=sizes.prefill_length, metavar="TOKENS",
-                       help="prefill: ids per prompt (default %(default)s)")  # fmt: skip
-    group.add_argument("--groups", type=int, default=prefix.num_groups, metavar="COUNT",
-                       help="prefix: groups of 32 requests (default %(default)s)")  # fmt: skip
-    group.add_argument("--rate", type=float, default=float("inf"), metavar="NUMBER",
-                       help="serving: requests a second, all at once when left out")  # fmt: skip
-    group.add_argument("--url", metavar="URL", help="serving: a server that runs; else one is"
-                       " started with the engine's flags given here")  # fmt: skip
-    group.add_argument("--rounds", type=int, default=sizes.rounds, metavar="COUNT",
-                       help="runs of which the median is told (default %(default)s)")  # fmt: skip
-    group.add_argument("--json", type=Path, metavar="FILE", help="where to write the numbers")
-    return parser
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind as an error does, so that folders and servers of this run go with it."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise SystemExit(_STATUS_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _sizes(given: argparse.Namespace) -> BenchSizes:
-    return BenchSizes(
-        num_requests=given.requests,
-        temperature=given.temperature,
-        batches=tuple(given.batches),
-        num_prompt=given.prompt,
-        num_new=given.new_tokens,
-        num_prefills=given.prefills,
-        prefill_length=given.prefill_length,
-        prefix=PrefixSizes(num_groups=given.groups),
-        rounds=given.rounds,
-    )
+def _write(file: Path, document: Mapping[str, object]) -> None:
+    try:
+        write_json(file, document)
+    except OSError as error:
+        message = f"--json: {file} cannot be written: {error.strerror}; give another file"
+        raise BenchFailedError(message) from error
 
 
 def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> dict[str, object]:
+    sizes = bench_sizes(given, engine)
     started = time.perf_counter()
     tally = ExpertTally()
     options = replace(runner_options(engine, model), expert_tally=tally)
@@ -126,9 +109,9 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
         ),
     )
     rows_by_workload: dict[str, list[Row]] = {}
-    for workload in given.workloads:
+    for workload in dict.fromkeys(given.workloads):
         tally.take()
-        rows = MEASURES[workload](bench, _sizes(given))
+        rows = MEASURES[workload](bench, sizes)
         experts = tally.take()
         if experts is not None:
             # Of all its runs, warm-up included: steps of few tokens, a layer at a time.
@@ -147,27 +130,28 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
 
 
 def _measure_server(given: argparse.Namespace, model: Path, *, is_shape: bool) -> dict[str, object]:
-    if given.workloads != [_SERVING]:
-        message = f"{_SERVING} runs alone: the other workloads hold the device in this process"
-        raise ConfigError(message)
     requests = mixed_requests(given.requests)
     if given.url is not None:
         rows = [_measure_load(given, requests, given.url.rstrip("/"))]
     else:
         with serve(_server_flags(given, model, is_shape=is_shape)) as url:
             rows = [_measure_load(given, requests, url)]
-    sys.stdout.write(f"{_SERVING}:\n{table(rows)}\n")
+    sys.stdout.write(f"{SERVING}:\n{table(rows)}\n")
     return {
         "model": str(given.model),
         "machine": facts_of_machine(given.device or "cpu"),
-        "workloads": {_SERVING: rows},
+        "workloads": {SERVING: rows},
     }
 
 
 def _measure_load(given: argparse.Namespace, requests: list[BenchRequest], url: str) -> Row:
     load = ServingLoad(url=url, rate=given.rate, temperature=given.temperature)
-    measure_serving(requests[:4], replace(load, rate=float("inf")))
-    return measure_serving(requests, load)
+    for tried in ((requests[:4], replace(load, rate=float("inf"))), (requests, load)):
+        row = measure_serving(*tried)
+        if row["failed"] == row["requests"]:
+            message = f"no request was answered; look whether a server of Mizzen listens at {url}"
+            raise BenchFailedError(message)
+    return row
 
 
 def _server_flags(given: argparse.Namespace, model: Path, *, is_shape: bool) -> list[str]:

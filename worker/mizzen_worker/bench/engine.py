@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mizzen_worker.bench.progress import Progress
-from mizzen_worker.bench.workloads import BenchRequest
+from mizzen_worker.bench.workloads import HIGHEST_ID, BenchRequest
 from mizzen_worker.contracts.batch import Runner
 from mizzen_worker.contracts.ids import Generation, InstanceId, PeerId, RequestId
 from mizzen_worker.contracts.messages import (
@@ -93,6 +93,7 @@ class BenchEngine:
         self, requests: Sequence[BenchRequest], *, temperature: float = 0.0, title: str = ""
     ) -> RunResult:
         """Submit all and wait for all; raises ``BenchFailedError``. Progress goes to stderr."""
+        self._require_room(requests)
         inbox = _Inbox()
         loop = SchedulerLoop(
             runner=self._runner,
@@ -127,6 +128,26 @@ class BenchEngine:
             num_retractions=counters.retractions,
         )
 
+    def _require_room(self, requests: Sequence[BenchRequest]) -> None:
+        limits = self._runner.limits
+        kv_positions = limits.num_pages * limits.page_size
+        most = min(limits.context_length, kv_positions)
+        for request in requests:
+            num_prompt = len(request.prompt_ids)
+            if num_prompt + request.num_new > most:
+                message = (
+                    f"{num_prompt} prompt ids and {request.num_new} new tokens are more than "
+                    f"{most} positions (context {limits.context_length}, KV memory "
+                    f"{kv_positions}); ask for fewer, or raise --kv-tokens"
+                )
+                raise BenchFailedError(message)
+            if max(request.prompt_ids) >= limits.vocab_size:
+                message = (
+                    f"prompts are ids of up to {HIGHEST_ID} and the model has {limits.vocab_size} "
+                    "tokens; time a model with a larger vocabulary"
+                )
+                raise BenchFailedError(message)
+
     def _settings(self, num_requests: int) -> SchedulerSettings:
         return SchedulerSettings(
             instance_id=InstanceId("bench"),
@@ -158,6 +179,7 @@ def _count_finished(sent: Sequence[ToTokenizer]) -> int:
     finished = [message for message in sent if isinstance(message, Finished)]
     for message in finished:
         if message.reason.kind is not FinishKind.LENGTH:
-            text = f"request {message.request_id} ended early: {message.reason}"
+            reason = message.reason.message or message.reason.kind.value
+            text = f"request {message.request_id} ended early: {reason}"
             raise BenchFailedError(text)
     return len(finished)

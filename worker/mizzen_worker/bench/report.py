@@ -1,6 +1,7 @@
 """Owns how a benchmark's rows are shown and kept; measures nothing."""
 
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,17 @@ def facts_of_machine(device: str) -> Mapping[str, str]:
 def write_json(path: Path, document: Mapping[str, object]) -> None:
     """Write one run's numbers; makes the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(_finite(document), indent=2, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite(found: object) -> object:
+    """JSON has no infinity and no NaN: what is not a number there is null."""
+    if isinstance(found, Mapping):
+        return {key: _finite(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_finite(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def _text(value: str | float) -> str:

@@ -1,5 +1,6 @@
 """Owns a ``mizzen serve`` of its own for the time of a benchmark; sends it no request."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -28,12 +29,13 @@ def serve(flags: Sequence[str]) -> Iterator[str]:
     Raises ``BenchFailedError`` with the end of its log where it dies or takes ten minutes.
     """
     http_port, admin_port = _free_ports(2)
-    command = [sys.executable, "-m", "mizzen_worker", "serve", *flags]
+    command = [sys.executable, "-m", "mizzen_worker.bench.tied_server", str(os.getpid()), *flags]
     command += ["--http-port", str(http_port), "--admin-port", str(admin_port)]
     with tempfile.TemporaryDirectory(prefix="mizzen-bench-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out)
+            # In a session of its own: Ctrl-C is for this process, which ends the server.
+            process = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
         try:
             _wait_ready(process, f"http://127.0.0.1:{admin_port}{PATH_READY}", log)
             yield f"http://127.0.0.1:{http_port}"

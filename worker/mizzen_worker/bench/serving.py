@@ -104,7 +104,7 @@ async def _send_all(requests: Sequence[BenchRequest], load: ServingLoad) -> list
             try:
                 return await _send(client, request, load, seed)
             except (httpx.HTTPError, ValueError, KeyError) as error:
-                progress.tell(f"a request failed: {error!r}")
+                progress.tell(f"a request failed: {error}")
                 return None
             finally:
                 progress.count(1)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from mizzen_worker.contracts.ids import TokenId
 
-_VOCABULARY = 10_000
-"""Ids are drawn from 0 to this: inside the vocabulary of every model."""
+HIGHEST_ID = 10_000
+"""Ids are drawn from 0 to this: inside the vocabulary of every real model."""
 _SHORTEST, _LONGEST = 100, 1024
 
 
@@ -72,4 +72,4 @@ def prefix_requests(sizes: PrefixSizes, *, is_shuffled: bool) -> list[BenchReque
 
 
 def _ids(dice: random.Random, count: int) -> tuple[TokenId, ...]:
-    return tuple(TokenId(dice.randint(0, _VOCABULARY)) for _ in range(count))
+    return tuple(TokenId(dice.randint(0, HIGHEST_ID)) for _ in range(count))

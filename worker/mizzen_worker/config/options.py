@@ -38,6 +38,9 @@ _ALL = frozenset(SERVING_ROLES)
 _FRONT = frozenset({Role.SERVE, Role.TOKENIZER})
 _ENGINE = frozenset({Role.SERVE, Role.WORKER, Role.BENCH})
 
+_MAX_POSITIONS = (1 << 31) - 1
+"""Kernels and tables count positions of KV memory in 32 bits."""
+
 Group = type[ModelOptions | HttpOptions | AdminOptions | WireOptions | EngineOptions | LogOptions]
 
 
@@ -228,13 +231,15 @@ OPTIONS: tuple[Option, ...] = (
         roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="16", cuda="64"),
     ),
     _option(
-        names.FLAG_KV_TOKENS, EngineOptions, parse.auto_or(parse.number(16)), parse.AUTO,
+        names.FLAG_KV_TOKENS, EngineOptions,
+        parse.auto_or(parse.number(16, _MAX_POSITIONS)), parse.AUTO,
         "positions of KV memory, shared by live requests and the prefix cache; auto is 16384 on a"
         " CPU, and on a GPU what weights and the largest step leave of --memory-fraction",
         roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="16384", cuda=None),
     ),
     _option(
-        "--memory-fraction", EngineOptions, parse.share, "0.9",
+        "--memory-fraction", EngineOptions,
+        parse.quantity(least=0, most=1, can_be_least=False), "0.9",
         "share of a GPU's memory that a rank may fill, with everything: weights, steps, graphs, KV",
         roles=_ENGINE, metavar="SHARE",
     ),
@@ -274,7 +279,7 @@ OPTIONS: tuple[Option, ...] = (
         roles=_ENGINE, metavar="ADDRESS",
     ),
     _option(
-        "--max-chunk-tokens", EngineOptions, parse.auto_or(parse.number(16)), parse.AUTO,
+        "--max-chunk-tokens", EngineOptions, parse.auto_or(parse.number(16, 1 << 20)), parse.AUTO,
         "prompt tokens computed in one step; larger is faster alone, smaller smoother together;"
         " auto is 512 on a CPU and 8192 on a GPU",
         roles=_ENGINE, metavar="TOKENS", by_device=DeviceDefaults(cpu="512", cuda="8192"),

@@ -95,6 +95,24 @@ def share(value: str) -> float:
     return parsed
 
 
+def quantity(*, least: float, most: float, can_be_least: bool = True) -> Parser:
+    """Make a parser of numbers in a range; ``can_be_least`` False leaves out its lower end."""
+
+    def parse(value: str) -> float:
+        try:
+            parsed = float(value)
+        except ValueError:
+            parsed = float("nan")
+        if not least <= parsed <= most or (parsed == least and not can_be_least):
+            low = f"from {least:g}" if can_be_least else f"above {least:g}"
+            top = "" if most == float("inf") else f", {most:g} at most"
+            msg = f"it must be a number {low}{top}"
+            raise ValueError(msg)
+        return parsed
+
+    return parse
+
+
 def http_url(value: str) -> str:
     """Take an HTTP address."""
     if not value.startswith(("http://", "https://")) or not value.partition("://")[2].strip("/"):

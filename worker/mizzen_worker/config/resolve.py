@@ -23,6 +23,7 @@ from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import FLAG_DEVICE
 
 _CPU, _CUDA = "cpu", "cuda"
+_FLAG_GRAPHS = "--cuda-graphs"
 
 GroupT = TypeVar(
     "GroupT", ModelOptions, HttpOptions, AdminOptions, WireOptions, EngineOptions, LogOptions
@@ -71,6 +72,9 @@ def resolve(
             raise ConfigError(msg)
     values = {option.flag: _resolve(option, flags, file, file_name) for option in taken}
     device = values[FLAG_DEVICE].value.partition(":")[0] if FLAG_DEVICE in values else _CPU
+    if _FLAG_GRAPHS in values and values[_FLAG_GRAPHS].value == "on" and device != _CUDA:
+        msg = f"{_FLAG_GRAPHS}: 'on' needs a GPU; leave it to auto, or give --device cuda"
+        raise ConfigError(msg)
     return Configuration(
         role=role, values={flag: _settled(value, device) for flag, value in values.items()}
     )

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import triton
 
-from mizzen_worker.contracts.errors import WorkerError
+from mizzen_worker.contracts.errors import ConfigError, WorkerError
 from mizzen_worker.kernels.gpu.compile_ahead import (
     KernelRequest,
     compile_in_processes,
@@ -40,6 +41,7 @@ _FAILURES = (
 )
 """What running a model without values may end with, where something asks for one."""
 _MAX_PROCESSES = 32
+_TRIED_BYTES = 1 << 20
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CODE = ("kernels/gpu", "layers/gpu", "attention", "sampler", "models", "model_executor")
 
@@ -52,7 +54,22 @@ class KernelFolder:
     environment: Mapping[str, str]
 
     def use(self) -> None:
-        """Let Triton of this process keep its kernels there."""
+        """Let Triton of this process keep its kernels there; raises ``ConfigError``.
+
+        Triton launches no new kernel where it cannot write, so that is told before weights are
+        read. A folder that was filled before may be read-only.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path) as file:
+                file.write(bytes(_TRIED_BYTES))
+        except OSError as error:
+            if not any(self.path.glob("*.filled")):
+                message = (
+                    f"--compile-cache: {self.path} cannot be written ({error.strerror}); "
+                    "give a folder that can, with a few hundred MB of room"
+                )
+                raise ConfigError(message) from error
         triton.knobs.cache.dir = str(self.path)
 
     def fill(
@@ -78,7 +95,8 @@ class KernelFolder:
                 with recorded_kernels() as requests:
                     run()
                 num_compiled = self._compile(requests, capability, progress)
-                done.touch()
+                if num_compiled == len(requests):
+                    done.touch()
         except _FAILURES as error:
             reason = f"{type(error).__name__}: {error}"
             logger.warning("kernels are compiled one after the other", extra={"reason": reason})

@@ -1,5 +1,7 @@
 """Owns the parts that runners on every device have: device, type, pool, plain torch; no order."""
 
+import re
+
 import torch
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
@@ -19,18 +21,28 @@ from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
 from mizzen_worker.models.registry import build_model
 
+_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+
 
 def device_of(options: RunnerOptions) -> torch.device:
-    try:
-        device = torch.device(options.device)
-    except RuntimeError as error:
-        message = f"device {options.device!r} is not known; use cpu or cuda"
-        raise ConfigError(message) from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        message = f"device {options.device!r}: torch sees no CUDA device; use --device cpu"
+    if _DEVICE.fullmatch(options.device) is None:
+        message = f"--device: {options.device!r} is not known; use cpu, cuda or cuda:INDEX"
         raise ConfigError(message)
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        _require_gpu(options.device, device.index or 0)
     # "cuda" is the first GPU that this process sees.
     return torch.device("cuda", 0) if options.device == "cuda" else device
+
+
+def _require_gpu(name: str, index: int) -> None:
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if num_gpus == 0:
+        message = f"--device: {name!r}, but torch sees no CUDA device; use --device cpu"
+        raise ConfigError(message)
+    if index >= num_gpus:
+        message = f"--device: {name!r}, but GPUs here are 0 to {num_gpus - 1}; use one of them"
+        raise ConfigError(message)
 
 
 def dtype_of(options: RunnerOptions, device: torch.device) -> torch.dtype:

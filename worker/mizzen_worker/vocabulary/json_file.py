@@ -11,7 +11,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; raises ``ModelLoadError`` when the file holds none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{path}: cannot be read: {error}; download the model again"
         raise ModelLoadError(msg) from error
     if not isinstance(found, dict):
