@@ -155,6 +155,30 @@ def test_warm_up_keeps_to_the_context_and_the_pool(
     assert [step.step for step in steps] == list(range(1, len(steps) + 1))
 
 
+@pytest.mark.parametrize(
+    ("context_length", "num_pages", "expected"),
+    [(9000, 1000, [1, 2, 4, 8, 16, 32]), (100, 1000, [1, 2, 4, 8, 16, 32]), (9000, 40, [1, 2, 4])],
+)
+def test_warm_up_runs_beside_any_number_of_long_rows(
+    context_length: int, num_pages: int, expected: list[int]
+) -> None:
+    limits = RunnerLimits(
+        max_slots=40,
+        num_pages=num_pages,
+        page_size=16,
+        context_length=context_length,
+        vocab_size=8,
+    )
+    few = list(warm_up_steps(limits, max_new_tokens=2048))
+    every = list(warm_up_steps(limits, max_new_tokens=2048, uncaptured_tokens=513))
+    for step in every[len(few) :]:
+        require_sound(step, limits)
+        assert sum(row.num_new for row in step.extends) == min(513, context_length - 1)
+        assert set(step.decodes.starts.tolist()) == {min(context_length, 4096) - 1}
+    assert [len(step.decodes.slots) for step in every[len(few) :]] == expected
+    assert [step.step for step in every] == list(range(1, len(every) + 1))
+
+
 def test_a_folder_that_cannot_be_written_is_no_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ from mizzen_worker.model_executor.graph_buckets import (
     longest_padded,
     num_graphs,
     prefill_buckets,
+    uncaptured_tokens,
 )
 from mizzen_worker.models.model_facts import ExpertShape, ModelShape
 
@@ -62,6 +63,7 @@ def test_padding_is_worth_it_while_the_host_would_take_longer() -> None:
     assert longest_padded(replace(large, experts=experts)) > longest_padded(large)
     assert is_worth_padding(300, 512, longest=600)
     assert not is_worth_padding(600, 1024, longest=600)
+    assert [uncaptured_tokens(9000, longest) for longest in (10, 600, 9000)] == [65, 513, 4097]
     assert is_worth_padding(1000, 1024, longest=600)
     assert is_worth_padding(600, 1024, longest=None)
 

@@ -19,7 +19,7 @@ from mizzen_worker.model_executor.gpu_model import (
     step_capture,
 )
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
-from mizzen_worker.model_executor.graph_buckets import longest_padded, num_graphs
+from mizzen_worker.model_executor.graph_buckets import longest_padded, num_graphs, uncaptured_tokens
 from mizzen_worker.model_executor.graphs import CudaGraphs
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.memory_estimate import weights_bytes
@@ -111,6 +111,9 @@ def gpu_start(
         facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv}",
         load=load,
         make_runner=make_runner,
+        uncaptured_tokens=None
+        if options.is_deterministic
+        else uncaptured_tokens(limits.context_length, longest_padded(facts.shape)),
     )
 
 

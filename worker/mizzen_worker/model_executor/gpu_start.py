@@ -6,12 +6,12 @@ made; decode steps are captured; and every other kernel has run once before the 
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
-from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.contracts.batch import RunnerLimits, ScheduleBatch
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.model_executor.forward import Forward
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
@@ -46,6 +46,8 @@ class GpuStart:
     facts: str
     load: Callable[[torch.device, ProgressCallback], ForwardMaker]
     make_runner: Callable[[ForwardMaker, RunnerLimits, torch.device], ModelRunner]
+    uncaptured_tokens: int | None = None
+    """See ``warm_up_steps``."""
 
     def run(self, progress: ProgressCallback, enter: PhaseCallback) -> ModelRunner:
         """Do it all; ``enter`` and ``progress`` are called from this thread."""
@@ -84,13 +86,20 @@ class GpuStart:
         runner = self.make_runner(make_forward, limits, VALUELESS)
         runner.launch(steps.largest)
         runner.launch(steps.decode)
-        for step in warm_up_steps(limits, max_new_tokens=sizing.max_new_tokens):
+        for step in self._warm_up_steps(limits):
             runner.launch(step)
         runner.warm_up(_ignore)
 
     def _run_all(self, runner: ModelRunner) -> None:
-        for step in warm_up_steps(runner.limits, max_new_tokens=self.sizing.max_new_tokens):
+        for step in self._warm_up_steps(runner.limits):
             runner.launch(step).settle()
+
+    def _warm_up_steps(self, limits: RunnerLimits) -> Iterator[ScheduleBatch]:
+        return warm_up_steps(
+            limits,
+            max_new_tokens=self.sizing.max_new_tokens,
+            uncaptured_tokens=self.uncaptured_tokens,
+        )
 
 
 def _ignore(num_done: int, num_total: int) -> None:

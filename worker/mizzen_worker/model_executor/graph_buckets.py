@@ -55,6 +55,14 @@ def prefill_buckets(context_length: int, longest: int | None = None) -> tuple[tu
     )
 
 
+def uncaptured_tokens(context_length: int, longest: int) -> int:
+    """Tokens of a small step with prompts for which nothing is captured, if rows are not many."""
+    buckets = prefill_buckets(context_length, longest)
+    return 1 + max(
+        (tokens for tokens, _ in buckets if tokens <= longest), default=_COMMON_TOKENS[0]
+    )
+
+
 def _prefill_rows(tokens: int) -> tuple[int, ...]:
     """Rows cost little beside many tokens, and many tokens are seldom of one row."""
     if tokens > 2048:
