@@ -82,7 +82,9 @@ def _of_engine(given: Mapping[str, Any]) -> dict[str, Effective]:
             found[flag] = Effective(value=name, reason=f"{name} on a {place}")
     if given[_FLAG_KV_DTYPE] == AUTO:
         computing = found[FLAG_DTYPE].value if given[FLAG_DTYPE] == AUTO else given[FLAG_DTYPE]
-        found[_FLAG_KV_DTYPE] = Effective(value=computing, reason="the type of computing")
+        found[_FLAG_KV_DTYPE] = Effective(
+            value=computing, reason="the type of computing, unless an FP8 model says fp8"
+        )
     if given[_FLAG_COMPILE_CACHE] is None:
         folder, reason = default_compile_cache(process_environment())
         found[_FLAG_COMPILE_CACHE] = Effective(value=str(folder), reason=reason)

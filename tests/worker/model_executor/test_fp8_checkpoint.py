@@ -21,6 +21,7 @@ from mizzen_worker.kernels.fp8_matrix import (
     quantise_rows,
 )
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
+from mizzen_worker.memory.device_pool import KvScale
 from mizzen_worker.model_executor.memory_estimate import weights_bytes
 from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessSource
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
@@ -158,3 +159,27 @@ def test_other_quantisations_are_refused(tmp_path: Path, config: dict[str, objec
     path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": config}))
     with pytest.raises(ModelLoadError, match=r"quantization_config .* is not supported; use the"):
         open_checkpoint(tmp_path)
+
+
+def test_scales_of_keys_and_values(tmp_path: Path) -> None:
+    save_packed(tmp_path, "rows")
+    assert open_checkpoint(tmp_path).read_kv_scales() == ()
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    scales = {
+        "model.layers.0.self_attn.k_scale": torch.tensor([0.5]),
+        "model.layers.0.self_attn.v_scale": torch.tensor(0.25, dtype=torch.bfloat16),
+        "model.layers.1.self_attn.v_scale": torch.tensor(2.0),
+    }
+    weights = load_file(path)
+    save_file(weights | scales, path)
+    values = json.loads(config.read_text())
+    values["quantization_config"]["kv_cache_scheme"] = WEIGHTS | {"strategy": "tensor"}
+    config.write_text(json.dumps(values))
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.facts.has_fp8_kv
+    expected = (KvScale(key=0.5, value=0.25), KvScale(key=1.0, value=2.0))
+    assert checkpoint.read_kv_scales() == expected
+    assert len(tokens_of(load_tiny(tmp_path, "torch"))) == 6
+    save_file(weights | {"model.layers.0.self_attn.k_scale": torch.zeros(1)}, path)
+    with pytest.raises(ModelLoadError, match="k_scale is not one number above 0"):
+        checkpoint.read_kv_scales()

@@ -1,5 +1,6 @@
 """Whole small models over an FP8 pool stay near those over an exact one; what cannot be is said."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -126,13 +127,19 @@ def test_logits_stay_near(architecture: Architecture, rows: list[tuple[int, int]
 
 
 def test_fp8_kv_is_for_the_kernels(tmp_path: Path) -> None:
+    facts = facts_of(HEADS, LLAMA)
     by_kernels = Computing(dtype=torch.bfloat16, reason_against=None, capability=90)
-    assert kv_dtype(KvType.FP8, by_kernels) is FP8
-    assert kv_dtype(KvType.AUTO, by_kernels) is torch.bfloat16
+    assert kv_dtype(KvType.FP8, facts, by_kernels) is FP8
+    assert kv_dtype(KvType.AUTO, facts, by_kernels) is torch.bfloat16
+    made_for_fp8 = dataclasses.replace(facts, has_fp8_kv=True)
+    assert kv_dtype(KvType.AUTO, made_for_fp8, by_kernels) is FP8
+    assert kv_dtype(KvType.BFLOAT16, made_for_fp8, by_kernels) is torch.bfloat16
+    in_torch = dataclasses.replace(by_kernels, reason_against="it is odd")
+    assert kv_dtype(KvType.AUTO, made_for_fp8, in_torch) is torch.bfloat16
     older = Computing(dtype=torch.bfloat16, reason_against=None, capability=80)
-    assert kv_dtype(KvType.BFLOAT16, older) is torch.bfloat16
+    assert kv_dtype(KvType.BFLOAT16, facts, older) is torch.bfloat16
     with pytest.raises(ConfigError, match=r"fp8 needs a GPU .* 8.9 or later, this one has 8.0"):
-        kv_dtype(KvType.FP8, older)
+        kv_dtype(KvType.FP8, facts, older)
     save_tiny(tmp_path, "llama")
     options = RunnerOptions(
         model=tmp_path, kv_tokens=64, page_size=16, max_slots=2, kv_type=KvType.FP8

@@ -314,8 +314,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     _choice(
         "--kv-dtype", EngineOptions, ("auto", "bfloat16", "fp8"),
-        "type of stored keys and values; auto is the type of computing; fp8 (e4m3, on GPUs of"
-        " compute capability 8.9 and later) holds twice as many positions, less exactly", _ENGINE,
+        "type of stored keys and values; auto is what the checkpoint was made for; fp8 (e4m3, on"
+        " GPUs of compute capability 8.9 and later) holds twice as many positions, less exactly",
+        _ENGINE,
     ),
     _choice(
         "--quantization", EngineOptions, ("none", "fp8", "fp8-block"),

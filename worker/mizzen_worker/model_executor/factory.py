@@ -175,7 +175,7 @@ def load_runner(
         runner = gpu_start(options, checkpoint, limits, device).run(progress, enter)
     else:
         computing = Computing(dtype=dtype, reason_against="there is no GPU")
-        kv = kv_dtype(options.kv_type, computing)
+        kv = kv_dtype(options.kv_type, checkpoint.facts, computing)
         quantise_function(options.quantization, checkpoint.facts, computing)
         enter(LoadPhase.WEIGHTS)
         make_forward = _load(options, checkpoint, device, limits.context_length, progress)

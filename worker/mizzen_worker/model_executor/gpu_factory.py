@@ -9,6 +9,7 @@ import torch
 from mizzen_worker.config.env import process_environment
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.kernels.fp8_matrix import FP8
 from mizzen_worker.kernels.gpu.launching import compute_capability
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer, Quantise
 from mizzen_worker.memory.plan import require_room_for_weights
@@ -59,6 +60,8 @@ def gpu_start(
     kv = gpu_kv_dtype(options, facts, device)
     quantise = quantise_function(options.quantization, facts, _computing(options, facts, device))
 
+    scales = checkpoint.read_kv_scales() if kv == FP8 else ()
+
     def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
         if place == VALUELESS:
             empty = OpenWeights(source=ValuelessSource(facts.fp8_scales), finish=lambda: None)
@@ -82,7 +85,7 @@ def gpu_start(
     def make_runner(
         make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
     ) -> ModelRunner:
-        pool = build_pool(pool_shape(facts, limits), kv, place)
+        pool = build_pool(pool_shape(facts, limits), kv, place, scales)
         is_valueless = place == VALUELESS
         link = ValuelessLink() if is_valueless else None
         forward = make_forward(pool)
@@ -119,7 +122,7 @@ def gpu_start(
 
 def gpu_kv_dtype(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> torch.dtype:
     """Type of the KV pool; raises ``ConfigError``."""
-    return kv_dtype(options.kv_type, _computing(options, facts, device))
+    return kv_dtype(options.kv_type, facts, _computing(options, facts, device))
 
 
 def _computing(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> Computing:

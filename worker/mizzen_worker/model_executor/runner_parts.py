@@ -1,6 +1,7 @@
 """Owns the parts that runners on every device have: device, type, pool, plain torch; no order."""
 
 import re
+from collections.abc import Sequence
 
 import torch
 
@@ -9,7 +10,7 @@ from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchWeightPreparer
-from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.memory.device_pool import DevicePool, KvScale, PoolShape
 from mizzen_worker.model_executor.forward import EagerForward, Forward
 from mizzen_worker.model_executor.gpu_start import ForwardMaker
 from mizzen_worker.model_executor.one_token_forward import OneTokenForward
@@ -84,9 +85,11 @@ def pool_shape(facts: ModelFacts, limits: RunnerLimits) -> PoolShape:
     )
 
 
-def build_pool(shape: PoolShape, dtype: torch.dtype, device: torch.device) -> DevicePool:
+def build_pool(
+    shape: PoolShape, dtype: torch.dtype, device: torch.device, scales: Sequence[KvScale] = ()
+) -> DevicePool:
     try:
-        return DevicePool(shape, dtype, device)
+        return DevicePool(shape, dtype, device, scales)
     except RuntimeError as error:
         message = (
             f"no memory for {shape.num_pages} KV pages of {shape.page_size} tokens ({error}); "

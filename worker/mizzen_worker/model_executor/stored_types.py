@@ -15,7 +15,10 @@ LEAST_FP8_CAPABILITY = 89
 
 
 class KvType(enum.Enum):
-    """Type of stored keys and values; AUTO is the type of computing."""
+    """Type of stored keys and values.
+
+    AUTO is the type of computing, or FP8 where the model was made for it and the GPU serves it.
+    """
 
     AUTO = "auto"
     BFLOAT16 = "bfloat16"
@@ -50,8 +53,11 @@ class Computing:
     capability: int = 0
 
 
-def kv_dtype(kv_type: KvType, computing: Computing) -> torch.dtype:
+def kv_dtype(kv_type: KvType, facts: ModelFacts, computing: Computing) -> torch.dtype:
     """Type of the KV pool; raises ``ConfigError`` where the model cannot be computed over it."""
+    serves_fp8 = computing.reason_against is None and computing.capability >= LEAST_FP8_CAPABILITY
+    if kv_type is KvType.AUTO and facts.has_fp8_kv and serves_fp8:
+        return FP8
     wanted = _DTYPE_BY_KV_TYPE.get(kv_type, computing.dtype)
     if wanted == computing.dtype:
         return wanted

@@ -50,6 +50,7 @@ class ModelFacts:
     The tokenizer is not the model's matter: ``vocabulary`` fingerprints it. ``windows`` has one
     entry per layer: how many positions a token sees, itself included; None means all.
     ``fp8_scales``: matrices of layers are stored as FP8 with scales of ``rows`` or ``blocks``.
+    ``has_fp8_kv``: the model was made for keys and values of FP8.
     """
 
     architecture: str
@@ -64,3 +65,4 @@ class ModelFacts:
     eos_token_ids: tuple[TokenId, ...]
     fingerprint: str
     fp8_scales: str | None = None
+    has_fp8_kv: bool = False

@@ -1,13 +1,15 @@
 """Owns finding out what a model path holds; reads weights only through the sources."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from mizzen_worker.contracts.errors import ModelLoadError
+from mizzen_worker.memory.device_pool import KvScale
 from mizzen_worker.model_executor.weights.dummy_source import DummySource
+from mizzen_worker.model_executor.weights.fp8_kv import read_kv_scales
 from mizzen_worker.model_executor.weights.gguf_facts import read_gguf_facts
 from mizzen_worker.model_executor.weights.gguf_file import GgufFile
 from mizzen_worker.model_executor.weights.gguf_source import GgufWeightSource
@@ -40,6 +42,8 @@ class Checkpoint:
 
     facts: ModelFacts
     open_weights: Callable[[ProgressCallback], OpenWeights]
+    read_kv_scales: Callable[[], Sequence[KvScale]] = tuple
+    """Scales of FP8 keys and values by layer; none where the model brings none."""
 
 
 def _finish(source: GgufWeightSource | SafetensorsSource, progress: ByteProgress) -> None:
@@ -65,7 +69,12 @@ def _open_folder(folder: Path) -> Checkpoint:
         source = SafetensorsSource(folder, progress)
         return OpenWeights(source=source, finish=lambda: _finish(source, progress))
 
-    return Checkpoint(facts=read_folder_facts(folder, has_weights=True), open_weights=open_weights)
+    facts = read_folder_facts(folder, has_weights=True)
+    return Checkpoint(
+        facts=facts,
+        open_weights=open_weights,
+        read_kv_scales=lambda: read_kv_scales(folder, facts.shape.num_layers),
+    )
 
 
 def _open_dummy(folder: Path, device: torch.device) -> Checkpoint:

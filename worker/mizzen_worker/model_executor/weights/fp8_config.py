@@ -1,4 +1,4 @@
-"""Owns what a ``config.json`` says of FP8 weights; reads none.
+"""Owns what a ``config.json`` says of FP8 weights and KV; reads none.
 
 Served are Hugging Face's ``fp8`` (scales of 128 x 128 blocks, or of whole matrices), ``fbgemm_fp8``
 (of rows) and ``compressed-tensors`` of 8-bit floats (of matrices, rows or 128 x 128 blocks).
@@ -34,6 +34,17 @@ def find_fp8(config: TypedValues) -> str | None:
     raise _unsupported(config, found)
 
 
+def stores_fp8_kv(config: TypedValues) -> bool:
+    """Whether keys and values are meant to be stored as FP8."""
+    found = config.value(_KEY)
+    scheme = found.get("kv_cache_scheme") if isinstance(found, dict) else None
+    return isinstance(scheme, dict) and _is_fp8(scheme)
+
+
+def _is_fp8(facts: dict[str, object]) -> bool:
+    return facts.get("num_bits") == 8 and facts.get("type") == "float"
+
+
 def _compressed(config: TypedValues, found: dict[str, object]) -> str:
     groups = found.get("config_groups")
     weights = [
@@ -44,8 +55,7 @@ def _compressed(config: TypedValues, found: dict[str, object]) -> str:
     if len(weights) != 1 or not isinstance(weights[0], dict):
         raise _unsupported(config, found)
     facts = weights[0]
-    is_fp8 = facts.get("num_bits") == 8 and facts.get("type") == "float"
-    if not is_fp8 or facts.get("strategy") not in ("tensor", "channel", "block"):
+    if not _is_fp8(facts) or facts.get("strategy") not in ("tensor", "channel", "block"):
         raise _unsupported(config, found)
     if facts["strategy"] == "block":
         return _of_blocks(config, found, facts.get("block_structure"))

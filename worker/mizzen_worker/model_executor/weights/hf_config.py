@@ -10,7 +10,7 @@ from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.layers.rotary_config import Llama3Scaling, RotaryConfig
 from mizzen_worker.model_executor.weights.expert_config import read_expert_shape
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
-from mizzen_worker.model_executor.weights.fp8_config import find_fp8
+from mizzen_worker.model_executor.weights.fp8_config import find_fp8, stores_fp8_kv
 from mizzen_worker.model_executor.weights.shape_check import require_sound_shape
 from mizzen_worker.model_executor.weights.typed_values import TypedValues
 from mizzen_worker.model_executor.weights.weight_files import weight_files
@@ -170,5 +170,6 @@ def read_folder_facts(folder: Path, *, has_weights: bool) -> ModelFacts:
         windows=_windows(config, architecture, shape.num_layers),
         eos_token_ids=_eos_token_ids(folder, config),
         fp8_scales=find_fp8(config),
+        has_fp8_kv=stores_fp8_kv(config),
         fingerprint=content_fingerprint([path, *(weight_files(folder) if has_weights else [])]),
     )
