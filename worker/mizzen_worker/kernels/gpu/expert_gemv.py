@@ -70,7 +70,7 @@ def _gated_kernel(
         gate_row = 2 * inside(first + p * WARPS, F, WARPS * PAIRS)
         rows = rows + (row_pointers(matrix, gate_row, K), row_pointers(matrix, gate_row + 1, K))
     tiles = load_ahead(rows, K, ROWS, AHEAD)
-    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, 1)
+    sums = row_sums(x_ptr, rows, tiles, eps, K, WARPS, ROWS, AHEAD, 1, (), 0, 0)
     for p in tl.static_range(PAIRS):
         output = first + p * WARPS
         gate = sums[2 * p]

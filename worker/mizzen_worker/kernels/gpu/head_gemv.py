@@ -57,7 +57,7 @@ def _best_kernel(
         rows = rows + (row_pointers(w_ptr, inside(first + r * WARPS, N, WARPS * ROWS), K),)
     tiles = load_ahead(rows, K, ROWS, AHEAD)
     begin_dependent(PDL)
-    sums = row_sums(x_ptr, rows, tiles, 0.0, K, WARPS, ROWS, AHEAD, 0)
+    sums = row_sums(x_ptr, rows, tiles, 0.0, K, WARPS, ROWS, AHEAD, 0, (), 0, 0)
     best = tl.full([WARPS], _LOWEST_KEY, tl.int64)
     for r in tl.static_range(ROWS):
         row = first + r * WARPS

@@ -119,13 +119,14 @@ def row_sums(
     ROWS: tl.constexpr,
     AHEAD: tl.constexpr,
     NORM: tl.constexpr,
-    scales=(),
-    num_outputs=0,
-    GROUPS: tl.constexpr = 0,
+    scales,
+    num_outputs,
+    GROUPS: tl.constexpr,
 ):
     """Tuple of ``ROWS`` sums [num_warps] float32 over products with ``x``, or with its norm.
 
-    ``scales``: pointers of ``scale_pointers``, to ``GROUPS`` rows of ``num_outputs``.
+    ``scales``: pointers of ``scale_pointers``, to ``GROUPS`` rows of ``num_outputs``; (), 0 and 0
+    without scales. No defaults: Triton 3.6 takes no tuple for one.
     """
     PER_CHUNK: tl.constexpr = CHUNK // _GROUP
     NUM_CHUNKS: tl.constexpr = (K + CHUNK - 1) // CHUNK
