@@ -94,6 +94,14 @@ def test_damaged_config_is_one_sentence(
     assert told.count("\n") == 1
 
 
+def test_what_a_start_refuses_has_no_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(_folder(tmp_path, "qwen30b-a3b"))
+    assert cli.main(["plan-memory", folder, "--gpu-memory", "80", "--quantization", "fp8"]) == 2
+    assert "fp8 does not serve mixtures of experts; leave it out" in capsys.readouterr().err
+
+
 def test_no_torch_is_loaded(tmp_path: Path) -> None:
     program = (
         "import sys; from mizzen_worker.cli import main;"

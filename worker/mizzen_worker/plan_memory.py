@@ -31,6 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         given = _parser().parse_args(arguments)
         facts = _facts(given.model)
+        _require_servable(given.quantization, facts)
     except (ConfigError, ModelLoadError) as error:
         sys.stderr.write(f"mizzen plan-memory: {error}\n")
         return 2
@@ -117,6 +118,13 @@ def _positive(most: float, what: str) -> Callable[[str], float]:
         return number
 
     return take
+
+
+def _require_servable(quantization: str, facts: ModelFacts) -> None:
+    """Refuse what a start refuses."""
+    if quantization != "none" and facts.shape.experts is not None:
+        msg = f"--quantization: {quantization} does not serve mixtures of experts; leave it out"
+        raise ConfigError(msg)
 
 
 def _facts(model: Path) -> ModelFacts:

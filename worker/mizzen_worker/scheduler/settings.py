@@ -54,7 +54,7 @@ class SchedulerSettings:
         """Refuse sizes that could never make progress."""
         if self.max_chunk_tokens < page_size:
             message = (
-                f"max_chunk_tokens {self.max_chunk_tokens} is smaller than a page; "
+                f"--max-chunk-tokens: {self.max_chunk_tokens} is smaller than a page; "
                 f"give at least the page size, {page_size}"
             )
             raise ConfigError(message)
