@@ -25,7 +25,6 @@ from mizzen_worker.layers.gpu.experts import add_experts_of_one
 from mizzen_worker.layers.gpu.gemv_tiles import (
     Product,
     fp8_gemv_tile,
-    fp8_qkv_tile,
     gemv_tile,
     qkv_tile,
     split_tile,
@@ -243,8 +242,7 @@ class GemvOperations:
         settings = self._settings
         x, norm_eps = self._input(x, qkv)
         num_rows, num_inputs = qkv.values.shape
-        choose = qkv_tile if qkv.scale is None else fp8_qkv_tile
-        tile = choose(num_rows, num_inputs, settings.head_dim)
+        tile = qkv_tile(num_rows, num_inputs, settings.head_dim)
         num_heads = settings.num_heads + 2 * settings.num_kv_heads
         projected = x.new_empty(1, num_rows)
         squares = x.new_empty(

@@ -71,15 +71,12 @@ def qkv_tile(num_rows: int, num_inputs: int, head_dim: int) -> GemvTile:
 
 
 def fp8_gemv_tile(product: Product, num_rows: int, num_inputs: int) -> GemvTile:
-    """For FP8 weights: a chunk has half the bytes, so twice as many are ahead."""
+    """For FP8 weights: a chunk has half the bytes, so twice as many are ahead.
+
+    Not where a warp has several rows: unrolled chunks of the input take too many registers.
+    """
     tile = gemv_tile(product, num_rows, num_inputs)
-    return replace(tile, ahead=min(2 * tile.ahead, _MOST_AHEAD))
-
-
-def fp8_qkv_tile(num_rows: int, num_inputs: int, head_dim: int) -> GemvTile:
-    """As ``fp8_gemv_tile``, for ``qkv_tile``."""
-    tile = qkv_tile(num_rows, num_inputs, head_dim)
-    return replace(tile, ahead=min(2 * tile.ahead, _MOST_AHEAD))
+    return replace(tile, ahead=min(2 * tile.ahead, _MOST_AHEAD)) if tile.rows == 1 else tile
 
 
 def split_tile(num_kv_heads: int, head_dim: int, num_multiprocessors: int) -> SplitTile:
