@@ -41,9 +41,9 @@ from mizzen_worker.kernels.gpu.launching import dependent, shared_memory
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference.swiglu import swiglu
 from mizzen_worker.layers.gpu.gemv_operations import tile_of
-from mizzen_worker.layers.gpu.gemv_tiles import Product as GemvProduct
+from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct
+from mizzen_worker.layers.gpu.skinny_tiles import Matrix, SkinnyProduct, choose_fp8
 from mizzen_worker.layers.gpu.step import GpuSettings, HeadOutput, HeadResult
-from mizzen_worker.layers.gpu.tiles import Matrix, Product, choose_fp8
 from mizzen_worker.layers.gpu.weights import GpuWeight, GpuWeightPreparer, Quantise
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.memory.device_pool import DevicePool
@@ -72,10 +72,10 @@ CASES = {
 PAIRS = [("bf16", BF16), ("bf16", FP8), ("fp8", BF16), ("fp8-block", BF16), ("fp8", FP8)]
 """Weights and KV; the first is what the others are compared with."""
 SHAPES = {
-    "qkv": (Product.QKV, 6144, 4096),
-    "o": (Product.ADD, 4096, 4096),
-    "gate_up": (Product.GATE_UP, 28_672, 4096),
-    "down": (Product.ADD, 4096, 14_336),
+    "qkv": (SkinnyProduct.QKV, 6144, 4096),
+    "o": (SkinnyProduct.ADD, 4096, 4096),
+    "gate_up": (SkinnyProduct.GATE_UP, 28_672, 4096),
+    "down": (SkinnyProduct.ADD, 4096, 14_336),
 }
 COPIES = 8
 
@@ -114,7 +114,7 @@ class Products:
         weight = self.weights[0]
         assert weight.scale is not None
         dense = dequantise(weight.values, weight.scale, torch.float32)
-        if self.product is Product.GATE_UP:
+        if self.product is SkinnyProduct.GATE_UP:
             return swiglu(inputs.float(), dense, None)
         return inputs.float() @ dense.t()
 
@@ -130,7 +130,7 @@ class Products:
     def shipped(self, rows: int) -> Tile | GemvTile:
         weight = self.weights[0]
         if rows == 1:
-            is_gated = self.product is Product.GATE_UP
+            is_gated = self.product is SkinnyProduct.GATE_UP
             return tile_of(weight, GemvProduct.GATE_UP if is_gated else GemvProduct.ADD)
         assert weight.scale is not None
         outputs, inputs = weight.values.shape
@@ -142,7 +142,7 @@ class Products:
     def _one(self, batch: torch.Tensor, tile: GemvTile) -> Callable[[int], torch.Tensor]:
         def run(copy: int) -> torch.Tensor:
             weight, launch = self.weights[copy], dependent()
-            is_gated = self.product is Product.GATE_UP
+            is_gated = self.product is SkinnyProduct.GATE_UP
             size = len(weight.values) // (2 if is_gated else 1)
             out = torch.empty(1, size, device=DEVICE, dtype=BF16)
             if is_gated:
@@ -162,7 +162,7 @@ class Products:
     def _few(self, batch: torch.Tensor, tile: Tile) -> Callable[[int], torch.Tensor]:
         def run(copy: int) -> torch.Tensor:
             weight, launch = self.weights[copy], dependent()
-            if self.product is Product.GATE_UP:
+            if self.product is SkinnyProduct.GATE_UP:
                 return skinny_gemm.gated(
                     batch, weight.values, tile, launch=launch, scale=weight.scale
                 )
@@ -192,7 +192,7 @@ def variants(products: Products, rows: int) -> Iterator[Tile | GemvTile]:
     """Other tiles worth trying."""
     shipped = products.shipped(rows)
     if isinstance(shipped, GemvTile):
-        step = 2 if products.product is Product.GATE_UP else 1
+        step = 2 if products.product is SkinnyProduct.GATE_UP else 1
         for warps, per_warp, ahead in ((8, 2, 4), (8, 2, 8), (8, 1, 8), (8, 1, 16), (4, 4, 4)):
             if per_warp % step == 0:
                 yield GemvTile(warps=warps, rows=per_warp, ahead=ahead)
@@ -204,7 +204,7 @@ def variants(products: Products, rows: int) -> Iterator[Tile | GemvTile]:
         if is_grouped and depth > 128:
             continue
         tile = replace(shipped, columns=columns, depth=depth, stages=stages, splits=splits)
-        if products.product is Product.GATE_UP:
+        if products.product is SkinnyProduct.GATE_UP:
             if splits > 1 or (rows > 64 and columns > 64):
                 continue
             tile = replace(tile, accumulators=2 if columns > 64 else 1)

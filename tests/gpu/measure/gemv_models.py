@@ -23,7 +23,7 @@ from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.single_row_attention import SplitTile
 from mizzen_worker.layers.gpu import gemv_operations, gemv_tiles
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
-from mizzen_worker.layers.gpu.gemv_tiles import Product
+from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.layers.rotary import rotary_table
@@ -70,17 +70,17 @@ class Subject:
         shape = dataclasses.replace(self.shape, num_layers=num_layers)
         return dataclasses.replace(self, shape=shape)
 
-    def key(self, product: Product, *, is_down: bool = False) -> tuple[Product, int, int]:
+    def key(self, product: GemvProduct, *, is_down: bool = False) -> tuple[GemvProduct, int, int]:
         """Where the tile of one of its products stands in the table."""
         shape = self.shape
         queries = shape.num_heads * shape.head_dim
         num_rows = {
-            Product.QKV: queries + 2 * shape.num_kv_heads * shape.head_dim,
-            Product.ADD: shape.hidden_size,
-            Product.GATE_UP: 2 * shape.intermediate_size,
-            Product.HEAD: shape.vocab_size,
+            GemvProduct.QKV: queries + 2 * shape.num_kv_heads * shape.head_dim,
+            GemvProduct.ADD: shape.hidden_size,
+            GemvProduct.GATE_UP: 2 * shape.intermediate_size,
+            GemvProduct.HEAD: shape.vocab_size,
         }[product]
-        if product is Product.ADD:
+        if product is GemvProduct.ADD:
             return product, num_rows, shape.intermediate_size if is_down else queries
         return product, num_rows, shape.hidden_size
 
@@ -120,11 +120,11 @@ Tiles = dict[str, GemvTile | SplitTile]
 def using(subject: Subject, tiles: Tiles) -> Iterator[None]:
     """Operations made inside are cut by these tiles."""
     keys = {
-        "qkv": subject.key(Product.QKV),
-        "output": subject.key(Product.ADD),
-        "gate_up": subject.key(Product.GATE_UP),
-        "down": subject.key(Product.ADD, is_down=True),
-        "head": subject.key(Product.HEAD),
+        "qkv": subject.key(GemvProduct.QKV),
+        "output": subject.key(GemvProduct.ADD),
+        "gate_up": subject.key(GemvProduct.GATE_UP),
+        "down": subject.key(GemvProduct.ADD, is_down=True),
+        "head": subject.key(GemvProduct.HEAD),
     }
     table = {keys[name]: tile for name, tile in tiles.items() if name != "attention"}
     with contextlib.ExitStack() as stack:
@@ -149,7 +149,7 @@ def without(subject: Subject, part: str) -> Iterator[None]:
         with mock.patch.object(gemv_operations, names[part]):
             yield
         return
-    left_out = subject.key(Product.ADD, is_down=part == "down")[1:]
+    left_out = subject.key(GemvProduct.ADD, is_down=part == "down")[1:]
     linear = gemv_operations.linear
 
     def others(x: torch.Tensor, weight: torch.Tensor, *rest: object, **options: object) -> None:

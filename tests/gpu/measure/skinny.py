@@ -22,8 +22,8 @@ from tests.worker.kernels.gpu.skinny_instances import warm_up
 
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations
+from mizzen_worker.layers.gpu.skinny_tiles import Matrix, SkinnyProduct, bucket_of, choose
 from mizzen_worker.layers.gpu.step import GpuStep
-from mizzen_worker.layers.gpu.tiles import Matrix, Product, bucket_of, choose
 
 SHARED = 232_448
 SWEEP_SECONDS = 75.0
@@ -65,11 +65,11 @@ def candidates(matrix: Matrix, rows: int) -> list[Tile]:
     for tile_rows, columns, depth, stages, warps in SHAPES[bucket]:
         tile = Tile(rows=tile_rows, columns=columns, depth=depth, stages=stages, warps=warps)
         match matrix.product:
-            case Product.GATE_UP:
+            case SkinnyProduct.GATE_UP:
                 variants = [tile]
                 if columns >= 128:
                     variants.append(dataclasses.replace(tile, accumulators=2))
-            case Product.BEST:
+            case SkinnyProduct.BEST:
                 variants = [tile] if columns >= 128 else []
             case _:
                 variants = [
@@ -77,13 +77,13 @@ def candidates(matrix: Matrix, rows: int) -> list[Tile]:
                     for splits in splits_of(matrix, tile, rows)
                 ]
         found += variants
-        if rows <= 64 and matrix.product is not Product.BEST:
+        if rows <= 64 and matrix.product is not SkinnyProduct.BEST:
             found += [dataclasses.replace(variant, ahead=1024) for variant in variants]
     fitting = [tile for tile in found if tile.fitted(SHARED) == tile]
     return list(dict.fromkeys(fitting))
 
 
-def compiled(work: list[tuple[Product, Tile]]) -> int:
+def compiled(work: list[tuple[SkinnyProduct, Tile]]) -> int:
     """Fill the compiler's cache, in a process that has claimed the device's capability."""
     ahead_of_time.claim(90)
     for product, tile in work:
@@ -93,7 +93,7 @@ def compiled(work: list[tuple[Product, Tile]]) -> int:
 
 def compile_side_by_side() -> int:
     """Compile every candidate in several processes; the number of kernels."""
-    kinds = {Product.QKV: Product.ADD}
+    kinds = {SkinnyProduct.QKV: SkinnyProduct.ADD}
     wanted = {
         (kinds.get(matrix.product, matrix.product), tile)
         for sizes, rows in ORDER

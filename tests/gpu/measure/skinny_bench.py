@@ -13,8 +13,8 @@ from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary_store import rotated_heads
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations, SkinnyValue
+from mizzen_worker.layers.gpu.skinny_tiles import Matrix, SkinnyProduct
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadResult
-from mizzen_worker.layers.gpu.tiles import Matrix, Product
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import HeadNorms
 from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
@@ -72,11 +72,11 @@ LLAMA = Sizes(
 def matrices(sizes: Sizes) -> dict[str, Matrix]:
     heads = (sizes.heads + 2 * sizes.kv_heads) * HEAD_DIM
     shapes = {
-        "qkv": (Product.QKV, heads, sizes.hidden),
-        "o": (Product.ADD, sizes.hidden, sizes.heads * HEAD_DIM),
-        "gate_up": (Product.GATE_UP, 2 * sizes.inner, sizes.hidden),
-        "down": (Product.ADD, sizes.hidden, sizes.inner),
-        "head": (Product.BEST, sizes.vocab, sizes.hidden),
+        "qkv": (SkinnyProduct.QKV, heads, sizes.hidden),
+        "o": (SkinnyProduct.ADD, sizes.hidden, sizes.heads * HEAD_DIM),
+        "gate_up": (SkinnyProduct.GATE_UP, 2 * sizes.inner, sizes.hidden),
+        "down": (SkinnyProduct.ADD, sizes.hidden, sizes.inner),
+        "head": (SkinnyProduct.BEST, sizes.vocab, sizes.hidden),
     }
     return {
         stage: Matrix(product=product, outputs=outputs, inputs=inputs)
@@ -91,8 +91,8 @@ class FixedTile(SkinnyOperations):
         super().__init__(step)
         self._fixed = tile
 
-    def _tile(self, rows: torch.Tensor, weight: GpuWeight, product: Product) -> Tile | None:
-        return None if product is Product.LOGITS else self._fixed
+    def _tile(self, rows: torch.Tensor, weight: GpuWeight, product: SkinnyProduct) -> Tile | None:
+        return None if product is SkinnyProduct.LOGITS else self._fixed
 
 
 def random(*shape: int, scale: float = 1.0) -> torch.Tensor:

@@ -6,29 +6,29 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from mizzen_worker.kernels.gpu import skinny_gemm as module
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
-from mizzen_worker.layers.gpu.tiles import BUCKETS, Matrix, Product, choose
+from mizzen_worker.layers.gpu.skinny_tiles import BUCKETS, Matrix, SkinnyProduct, choose
 
 SHIPPED = (
-    Matrix(product=Product.QKV, outputs=6144, inputs=4096),
-    Matrix(product=Product.ADD, outputs=4096, inputs=4096),
-    Matrix(product=Product.GATE_UP, outputs=28672, inputs=4096),
-    Matrix(product=Product.ADD, outputs=4096, inputs=14336),
-    Matrix(product=Product.BEST, outputs=128256, inputs=4096),
-    Matrix(product=Product.LOGITS, outputs=128256, inputs=4096),
-    Matrix(product=Product.QKV, outputs=4096, inputs=1024),
-    Matrix(product=Product.ADD, outputs=1024, inputs=2048),
-    Matrix(product=Product.GATE_UP, outputs=6144, inputs=1024),
-    Matrix(product=Product.ADD, outputs=1024, inputs=3072),
-    Matrix(product=Product.BEST, outputs=151936, inputs=1024),
-    Matrix(product=Product.QKV, outputs=5120, inputs=2048),
-    Matrix(product=Product.ADD, outputs=2048, inputs=4096),
-    Matrix(product=Product.BEST, outputs=151936, inputs=2048),
+    Matrix(product=SkinnyProduct.QKV, outputs=6144, inputs=4096),
+    Matrix(product=SkinnyProduct.ADD, outputs=4096, inputs=4096),
+    Matrix(product=SkinnyProduct.GATE_UP, outputs=28672, inputs=4096),
+    Matrix(product=SkinnyProduct.ADD, outputs=4096, inputs=14336),
+    Matrix(product=SkinnyProduct.BEST, outputs=128256, inputs=4096),
+    Matrix(product=SkinnyProduct.LOGITS, outputs=128256, inputs=4096),
+    Matrix(product=SkinnyProduct.QKV, outputs=4096, inputs=1024),
+    Matrix(product=SkinnyProduct.ADD, outputs=1024, inputs=2048),
+    Matrix(product=SkinnyProduct.GATE_UP, outputs=6144, inputs=1024),
+    Matrix(product=SkinnyProduct.ADD, outputs=1024, inputs=3072),
+    Matrix(product=SkinnyProduct.BEST, outputs=151936, inputs=1024),
+    Matrix(product=SkinnyProduct.QKV, outputs=5120, inputs=2048),
+    Matrix(product=SkinnyProduct.ADD, outputs=2048, inputs=4096),
+    Matrix(product=SkinnyProduct.BEST, outputs=151936, inputs=2048),
 )
 """The matrices of llama8b, qwen06b and qwen30b-a3b; LOGITS has one shape: it goes by the rule."""
 
 
 def instance(
-    product: Product, tile: Tile, capability: int
+    product: SkinnyProduct, tile: Tile, capability: int
 ) -> tuple[object, tuple[object, ...], dict[str, object]]:
     """Kernel, arguments and options of a launch as the wrapper makes it."""
     half = torch.empty(1 << 12, dtype=torch.bfloat16)
@@ -39,16 +39,16 @@ def instance(
     sizes = (tile.rows, 4096, 4096)
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
     options = module._options(half, tile, launch) | {"HAS_BIAS": False}
-    if product is Product.GATE_UP:
+    if product is SkinnyProduct.GATE_UP:
         arguments = (left, left, right, half, half, half, half, *sizes)
         options |= {"ACCUMULATORS": tile.accumulators, "GROUPS": 0}
         kernel = module._gated_kernel
-    elif product is Product.BEST:
+    elif product is SkinnyProduct.BEST:
         best = (torch.empty(16), torch.empty(16, dtype=torch.int32))
         arguments = (left, right, half, half, *best, *sizes)
         kernel = module._best_kernel
     else:
-        is_wide = tile.splits > 1 or product is Product.LOGITS
+        is_wide = tile.splits > 1 or product is SkinnyProduct.LOGITS
         out = torch.empty(16, dtype=torch.float32 if is_wide else torch.bfloat16)
         arguments = (left, right, half, half, half, out, *sizes, 2048)
         options |= {"SPLITS": tile.splits, "GROUPS": 0}
@@ -56,19 +56,19 @@ def instance(
     return kernel, arguments, options
 
 
-def warm_up(product: Product, tile: Tile, capability: int) -> None:
+def warm_up(product: SkinnyProduct, tile: Tile, capability: int) -> None:
     """Compile an instance into the cache of the compiler."""
     kernel, arguments, options = instance(product, tile, capability)
     kernel.warmup(*arguments, grid=(1,), **options)  # type: ignore[attr-defined]
 
 
-def shipped_tiles(limit: int) -> set[tuple[Product, Tile]]:
+def shipped_tiles(limit: int) -> set[tuple[SkinnyProduct, Tile]]:
     """Every configuration that the tables give for the models of the benchmarks."""
     found = set()
     for matrix in SHIPPED:
         for bucket in BUCKETS:
             tile = choose(matrix, bucket)
             if tile is not None:
-                kind = Product.ADD if matrix.product is Product.QKV else matrix.product
+                kind = SkinnyProduct.ADD if matrix.product is SkinnyProduct.QKV else matrix.product
                 found.add((kind, tile.fitted(limit)))
     return found

@@ -21,7 +21,7 @@ from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, ro
 from mizzen_worker.kernels.reference.normed_linear import normed_linear
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.swiglu import swiglu
-from mizzen_worker.layers.gpu.gemv_tiles import Product, fp8_gemv_tile, qkv_tile
+from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct, fp8_gemv_tile, qkv_tile
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.rotary_config import RotaryConfig
 
@@ -183,7 +183,7 @@ def compile_all(capability: int) -> None:
         for hidden, inner, heads in ((4096, 14_336, 32), (1024, 3072, 16)):
             for is_grouped in (False, True):
                 for inputs in (heads * 128, inner):
-                    tile = fp8_gemv_tile(Product.ADD, hidden, inputs)
+                    tile = fp8_gemv_tile(GemvProduct.ADD, hidden, inputs)
                     out = empty(hidden)
                     linear(
                         empty(inputs),
@@ -200,7 +200,7 @@ def compile_all(capability: int) -> None:
                     bias=None,
                     output=empty(inner),
                     norm_eps=EPS,
-                    tile=fp8_gemv_tile(Product.GATE_UP, 2 * inner, hidden),
+                    tile=fp8_gemv_tile(GemvProduct.GATE_UP, 2 * inner, hidden),
                     launch=launch,
                     **stored(2 * inner, hidden, is_grouped=is_grouped),
                 )

@@ -20,7 +20,7 @@ from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
-from mizzen_worker.layers.gpu.tiles import BUCKETS, Matrix, Product, choose_fp8
+from mizzen_worker.layers.gpu.skinny_tiles import BUCKETS, Matrix, SkinnyProduct, choose_fp8
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
@@ -96,9 +96,9 @@ def compile_all(capability: int) -> None:
     with compiled_only():
         for hidden, inner, heads in ((4096, 14_336, 32), (1024, 3072, 16)):
             for product, outputs, inputs in (
-                (Product.QKV, (heads + 16) * 128, hidden),
-                (Product.ADD, hidden, inner),
-                (Product.GATE_UP, 2 * inner, hidden),
+                (SkinnyProduct.QKV, (heads + 16) * 128, hidden),
+                (SkinnyProduct.ADD, hidden, inner),
+                (SkinnyProduct.GATE_UP, 2 * inner, hidden),
             ):
                 for is_grouped in (False, True):
                     kind = Matrix(product=product, outputs=outputs, inputs=inputs)
@@ -111,7 +111,7 @@ def compile_all(capability: int) -> None:
                             continue
                         fitted = tile.fitted(shared, 2, 1)
                         batch = empty(rows, inputs)
-                        if product is Product.GATE_UP:
+                        if product is SkinnyProduct.GATE_UP:
                             gated(batch, stored, fitted, launch=launch, scale=scale)
                         else:
                             dtype = torch.float32 if tile.splits > 1 else torch.bfloat16

@@ -14,7 +14,7 @@ from mizzen_worker.kernels.reference.normed_linear import normed_linear
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary import rotate
 from mizzen_worker.kernels.reference.swiglu import swiglu
-from mizzen_worker.layers.gpu.gemv_tiles import Product, gemv_tile, qkv_tile
+from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct, gemv_tile, qkv_tile
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.rotary_config import RotaryConfig
 
@@ -267,14 +267,14 @@ def compile_all(capability: int) -> None:
                     x,
                     x,
                     norm_eps=None,
-                    tile=gemv_tile(Product.ADD, hidden, num_inputs),
+                    tile=gemv_tile(GemvProduct.ADD, hidden, num_inputs),
                     launch=launch,
                 )
             if inner:
-                tile = gemv_tile(Product.GATE_UP, 2 * inner, hidden)
+                tile = gemv_tile(GemvProduct.GATE_UP, 2 * inner, hidden)
                 weight = empty(2 * inner, hidden)
                 gated(x, weight, None, empty(inner), norm_eps=EPS, tile=tile, launch=launch)
-            tile = gemv_tile(Product.HEAD, vocabulary, hidden)
+            tile = gemv_tile(GemvProduct.HEAD, vocabulary, hidden)
             weight, logits = empty(vocabulary, hidden), empty(vocabulary, dtype=torch.float32)
             linear(x, weight, None, None, logits, norm_eps=None, tile=tile, launch=launch)
             num_blocks = -(-vocabulary // (tile.warps * tile.rows))

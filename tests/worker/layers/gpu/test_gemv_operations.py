@@ -19,7 +19,7 @@ from tests.worker.attention.test_backends import (
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations, GemvValue
-from mizzen_worker.layers.gpu.gemv_tiles import Product, gemv_tile, qkv_tile, split_tile
+from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct, gemv_tile, qkv_tile, split_tile
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight, GpuWeightPreparer
 from mizzen_worker.layers.rotary import rotary_table
@@ -218,7 +218,7 @@ def test_rules_give_tiles_that_fit(num_kv_heads: int, head_dim: int) -> None:
     for num_multiprocessors in (4, 46, 108, 132):
         splits = split_tile(num_kv_heads, head_dim, num_multiprocessors).splits
         assert splits in (4, 8, 16, 32, 64)
-    for product in Product:
+    for product in GemvProduct:
         tile = gemv_tile(product, 5000, 777)
         assert tile.warps * tile.rows > 0
-    assert gemv_tile(Product.GATE_UP, 5000, 777).rows % 2 == 0
+    assert gemv_tile(GemvProduct.GATE_UP, 5000, 777).rows % 2 == 0

@@ -1,7 +1,7 @@
 """Owns products of few rows with a matrix: the matrix is the left operand, the rows its columns.
 
 So a batch of 2 to 256 rows costs no padding to a tensor core's 64 rows, and the matrix is read
-once. Knows no layer; what a tile is good for is in ``layers/gpu/tiles.py``.
+once. Knows no layer; what a tile is good for is in ``layers/gpu/skinny_tiles.py``.
 
 ``inputs`` [rows, K] and ``matrix`` [N, K]: the same dtype, contiguous, K a multiple of 16 bytes,
 at aligned addresses (both are read through tensor descriptors, which give zeros outside). Any rows

@@ -23,7 +23,7 @@ from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, ro
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, single_row_attention
 from mizzen_worker.layers.gpu.experts import add_experts_of_one
 from mizzen_worker.layers.gpu.gemv_tiles import (
-    Product,
+    GemvProduct,
     fp8_gemv_tile,
     gemv_tile,
     qkv_tile,
@@ -54,7 +54,7 @@ def _row(value: GemvValue) -> torch.Tensor:
     return value
 
 
-def tile_of(weight: GpuWeight, product: Product) -> GemvTile:
+def tile_of(weight: GpuWeight, product: GemvProduct) -> GemvTile:
     """How the product with a weight is cut."""
     choose = gemv_tile if weight.scale is None else fp8_gemv_tile
     return choose(product, *weight.values.shape)
@@ -149,7 +149,7 @@ class GemvOperations:
                 _row(residual),
                 output,
                 norm_eps=None,
-                tile=tile_of(weight, Product.ADD),
+                tile=tile_of(weight, GemvProduct.ADD),
                 launch=self._launch,
                 scale=weight.scale,
             )
@@ -167,7 +167,7 @@ class GemvOperations:
                 gate_up.bias,
                 output,
                 norm_eps=norm_eps,
-                tile=tile_of(gate_up, Product.GATE_UP),
+                tile=tile_of(gate_up, GemvProduct.GATE_UP),
                 launch=self._launch,
                 scale=gate_up.scale,
             )
@@ -214,13 +214,13 @@ class GemvOperations:
                 None,
                 logits,
                 norm_eps=None,
-                tile=gemv_tile(Product.HEAD, *values.shape),
+                tile=gemv_tile(GemvProduct.HEAD, *values.shape),
                 launch=self._launch,
             )
         return logits
 
     def _best(self, normed: torch.Tensor, head: GpuWeight) -> HeadOutput:
-        tile = gemv_tile(Product.HEAD, *head.values.shape)
+        tile = gemv_tile(GemvProduct.HEAD, *head.values.shape)
         num_blocks = triton.cdiv(len(head.values), tile.warps * tile.rows)
         best_values = normed.new_empty(len(normed), num_blocks, dtype=torch.float32)
         best_ids = normed.new_empty(len(normed), num_blocks, dtype=torch.int32)

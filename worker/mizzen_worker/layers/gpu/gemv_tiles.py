@@ -12,7 +12,7 @@ from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.single_row_attention import SplitTile
 
 
-class Product(enum.Enum):
+class GemvProduct(enum.Enum):
     """What a product is for: its epilogue limits its tile."""
 
     QKV = "qkv"
@@ -23,21 +23,21 @@ class Product(enum.Enum):
 
 _TILE_BY_SHAPE = {
     # qwen06b
-    (Product.QKV, 4096, 1024): GemvTile(warps=16, rows=2, ahead=4),
-    (Product.ADD, 1024, 2048): GemvTile(warps=8, rows=1, ahead=8),
-    (Product.GATE_UP, 6144, 1024): GemvTile(warps=8, rows=2, ahead=4),
-    (Product.ADD, 1024, 3072): GemvTile(warps=8, rows=1, ahead=12),
-    (Product.HEAD, 151_936, 1024): GemvTile(warps=4, rows=4, ahead=4),
+    (GemvProduct.QKV, 4096, 1024): GemvTile(warps=16, rows=2, ahead=4),
+    (GemvProduct.ADD, 1024, 2048): GemvTile(warps=8, rows=1, ahead=8),
+    (GemvProduct.GATE_UP, 6144, 1024): GemvTile(warps=8, rows=2, ahead=4),
+    (GemvProduct.ADD, 1024, 3072): GemvTile(warps=8, rows=1, ahead=12),
+    (GemvProduct.HEAD, 151_936, 1024): GemvTile(warps=4, rows=4, ahead=4),
     # llama8b
-    (Product.QKV, 6144, 4096): GemvTile(warps=8, rows=2, ahead=2),
-    (Product.ADD, 4096, 4096): GemvTile(warps=8, rows=1, ahead=4),
-    (Product.GATE_UP, 28_672, 4096): GemvTile(warps=8, rows=2, ahead=4),
-    (Product.ADD, 4096, 14_336): GemvTile(warps=8, rows=2, ahead=4),
-    (Product.HEAD, 128_256, 4096): GemvTile(warps=4, rows=1, ahead=16),
+    (GemvProduct.QKV, 6144, 4096): GemvTile(warps=8, rows=2, ahead=2),
+    (GemvProduct.ADD, 4096, 4096): GemvTile(warps=8, rows=1, ahead=4),
+    (GemvProduct.GATE_UP, 28_672, 4096): GemvTile(warps=8, rows=2, ahead=4),
+    (GemvProduct.ADD, 4096, 14_336): GemvTile(warps=8, rows=2, ahead=4),
+    (GemvProduct.HEAD, 128_256, 4096): GemvTile(warps=4, rows=1, ahead=16),
     # qwen30b-a3b, attention and head
-    (Product.QKV, 5120, 2048): GemvTile(warps=4, rows=2, ahead=4),
-    (Product.ADD, 2048, 4096): GemvTile(warps=8, rows=1, ahead=8),
-    (Product.HEAD, 151_936, 2048): GemvTile(warps=4, rows=4, ahead=4),
+    (GemvProduct.QKV, 5120, 2048): GemvTile(warps=4, rows=2, ahead=4),
+    (GemvProduct.ADD, 2048, 4096): GemvTile(warps=8, rows=1, ahead=8),
+    (GemvProduct.HEAD, 151_936, 2048): GemvTile(warps=4, rows=4, ahead=4),
 }
 """By use, rows of the weight and inputs."""
 
@@ -45,14 +45,14 @@ _MOST_AHEAD = 16
 """Chunks: more of them take more registers than they hide latency."""
 
 
-def gemv_tile(product: Product, num_rows: int, num_inputs: int) -> GemvTile:
+def gemv_tile(product: GemvProduct, num_rows: int, num_inputs: int) -> GemvTile:
     """How to cut a weight of [rows, inputs]."""
     known = _TILE_BY_SHAPE.get((product, num_rows, num_inputs))
     if known is not None:
         return known
-    if product in (Product.QKV, Product.GATE_UP):
+    if product in (GemvProduct.QKV, GemvProduct.GATE_UP):
         return GemvTile(warps=8, rows=2, ahead=4)
-    if product is Product.HEAD:
+    if product is GemvProduct.HEAD:
         return GemvTile(warps=4, rows=4, ahead=4)
     # Few rows: a row a warp, so that every multiprocessor has some.
     return (
@@ -64,13 +64,13 @@ def gemv_tile(product: Product, num_rows: int, num_inputs: int) -> GemvTile:
 
 def qkv_tile(num_rows: int, num_inputs: int, head_dim: int) -> GemvTile:
     """As ``gemv_tile``, with as few warps as a small head wants."""
-    tile = gemv_tile(Product.QKV, num_rows, num_inputs)
+    tile = gemv_tile(GemvProduct.QKV, num_rows, num_inputs)
     if head_dim % (tile.warps * tile.rows) == 0:
         return tile
     return GemvTile(warps=min(4, head_dim // 2), rows=2, ahead=tile.ahead)
 
 
-def fp8_gemv_tile(product: Product, num_rows: int, num_inputs: int) -> GemvTile:
+def fp8_gemv_tile(product: GemvProduct, num_rows: int, num_inputs: int) -> GemvTile:
     """For FP8 weights: a chunk has half the bytes, so twice as many are ahead.
 
     Not where a warp has several rows: unrolled chunks of the input take too many registers.

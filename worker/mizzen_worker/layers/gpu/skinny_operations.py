@@ -26,8 +26,8 @@ from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
 from mizzen_worker.kernels.gpu.skinny_gemm import best_of_blocks, gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.experts import expert_products
+from mizzen_worker.layers.gpu.skinny_tiles import Matrix, SkinnyProduct, choose, choose_fp8
 from mizzen_worker.layers.gpu.step import GpuStep, HeadOutput, HeadResult
-from mizzen_worker.layers.gpu.tiles import Matrix, Product, choose, choose_fp8
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts, HeadNorms
 
@@ -79,13 +79,13 @@ class SkinnyOperations:
         self, value: SkinnyValue, weight: GpuWeight, residual: SkinnyValue
     ) -> SkinnyValue:
         """See ``Operations``; the products stay partial."""
-        partials = self._partial(value.rows, weight, Product.ADD)
+        partials = self._partial(value.rows, weight, SkinnyProduct.ADD)
         return SkinnyValue(rows=self._hidden(residual), partials=partials, bias=weight.bias)
 
     def norm_gate_up_silu(self, hidden: SkinnyValue, gate_up: GpuWeight) -> SkinnyValue:
         """See ``Operations``."""
         normed = self._input(hidden, gate_up)
-        tile = self._tile(normed, gate_up, Product.GATE_UP)
+        tile = self._tile(normed, gate_up, SkinnyProduct.GATE_UP)
         if tile is None:
             both = torch.mm(normed, gate_up.dense(normed.dtype).t())
             return SkinnyValue(rows=silu_multiply(both, gate_up.bias, self._launch))
@@ -118,7 +118,7 @@ class SkinnyOperations:
         normed = self._head_input(hidden, norm)
         if self._step.head is HeadResult.LOGITS:
             return HeadOutput(logits=self._logits(normed, head))
-        tile = self._tile(normed, head, Product.BEST)
+        tile = self._tile(normed, head, SkinnyProduct.BEST)
         if tile is None:
             values, ids = block_best(self._logits(normed, head), self._launch)
         else:
@@ -131,7 +131,7 @@ class SkinnyOperations:
         self, hidden: SkinnyValue, qkv: GpuWeight, norms: HeadNormWeights | None, layer: int
     ) -> SkinnyValue:
         normed = self._input(hidden, qkv)
-        projected = self._partial(normed, qkv, Product.QKV)
+        projected = self._partial(normed, qkv, SkinnyProduct.QKV)
         batch, pool = self._step.batch, self._step.pool
         scale = pool.scale(layer)
         target = RotaryTarget(
@@ -148,7 +148,9 @@ class SkinnyOperations:
         )
         return SkinnyValue(rows=queries)
 
-    def _partial(self, rows: torch.Tensor, weight: GpuWeight, product: Product) -> torch.Tensor:
+    def _partial(
+        self, rows: torch.Tensor, weight: GpuWeight, product: SkinnyProduct
+    ) -> torch.Tensor:
         """[splits, n, outputs] without the bias; float32 where it is split."""
         tile = self._tile(rows, weight, product)
         if tile is None:
@@ -160,7 +162,7 @@ class SkinnyOperations:
 
     def _logits(self, normed: torch.Tensor, head: GpuWeight) -> torch.Tensor:
         """[n, vocab] float32."""
-        tile = self._tile(normed, head, Product.LOGITS)
+        tile = self._tile(normed, head, SkinnyProduct.LOGITS)
         if tile is not None:
             return multiply(
                 normed,
@@ -207,7 +209,7 @@ class SkinnyOperations:
         value.partials = value.bias = None
         return normed
 
-    def _tile(self, rows: torch.Tensor, weight: GpuWeight, product: Product) -> Tile | None:
+    def _tile(self, rows: torch.Tensor, weight: GpuWeight, product: SkinnyProduct) -> Tile | None:
         """The configuration that fits this device; None for the library's product."""
         outputs, inputs = weight.values.shape
         size, matrix_size = rows.element_size(), weight.values.element_size()

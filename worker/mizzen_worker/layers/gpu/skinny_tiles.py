@@ -20,7 +20,7 @@ rows: so 240 is one of its own, where a tile that wins at 256 rows by little is 
 """
 
 
-class Product(enum.Enum):
+class SkinnyProduct(enum.Enum):
     """What a product is followed by, which decides what a tile may do."""
 
     QKV = "qkv"
@@ -39,7 +39,7 @@ class Product(enum.Enum):
 class Matrix:
     """A matrix that a table knows: [outputs, inputs]."""
 
-    product: Product
+    product: SkinnyProduct
     outputs: int
     inputs: int
 
@@ -73,7 +73,7 @@ def _wide(rows: int, columns: int, depth: int, stages: int) -> Tile:
 
 
 _LLAMA_8B: Mapping[Matrix, Choices] = {
-    Matrix(product=Product.QKV, outputs=6144, inputs=4096): {
+    Matrix(product=SkinnyProduct.QKV, outputs=6144, inputs=4096): {
         16: _eager(16, 64, 256, 4),
         32: _eager(32, 64, 128, 6),
         64: _eager(64, 64, 128, 4),
@@ -82,7 +82,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         240: None,
         256: None,
     },
-    Matrix(product=Product.ADD, outputs=4096, inputs=4096): {
+    Matrix(product=SkinnyProduct.ADD, outputs=4096, inputs=4096): {
         16: _tile(16, 64, 256, 3, splits=2),
         32: _tile(32, 64, 128, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
@@ -91,7 +91,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         240: None,
         256: None,
     },
-    Matrix(product=Product.GATE_UP, outputs=28672, inputs=4096): {
+    Matrix(product=SkinnyProduct.GATE_UP, outputs=28672, inputs=4096): {
         16: _pair(16, 64, 128, 4),
         32: _pair(32, 64, 128, 4),
         64: _pair(64, 64, 128, 4),
@@ -100,7 +100,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         240: None,
         256: _pair(256, 64, 64, 4, warps=8),
     },
-    Matrix(product=Product.ADD, outputs=4096, inputs=14336): {
+    Matrix(product=SkinnyProduct.ADD, outputs=4096, inputs=14336): {
         16: _tile(16, 64, 256, 3, splits=2),
         32: _tile(32, 64, 256, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
@@ -109,7 +109,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         240: None,
         256: None,
     },
-    Matrix(product=Product.BEST, outputs=128256, inputs=4096): {
+    Matrix(product=SkinnyProduct.BEST, outputs=128256, inputs=4096): {
         16: _tile(16, 128, 128, 3),
         32: _tile(32, 128, 128, 4),
         64: _tile(64, 128, 64, 4),
@@ -121,7 +121,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
 }
 
 _QWEN_06B: Mapping[Matrix, Choices] = {
-    Matrix(product=Product.QKV, outputs=4096, inputs=1024): {
+    Matrix(product=SkinnyProduct.QKV, outputs=4096, inputs=1024): {
         16: _eager(16, 64, 256, 3, splits=2),
         32: _eager(32, 64, 256, 3, splits=2),
         64: _eager(32, 64, 128, 4),
@@ -130,7 +130,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         240: _tile(128, 64, 64, 6),
         256: _tile(128, 64, 64, 6),
     },
-    Matrix(product=Product.ADD, outputs=1024, inputs=2048): {
+    Matrix(product=SkinnyProduct.ADD, outputs=1024, inputs=2048): {
         16: _tile(16, 64, 256, 3, splits=4),
         32: _tile(32, 64, 256, 3, splits=4),
         64: _tile(32, 64, 256, 3, splits=4),
@@ -139,7 +139,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
-    Matrix(product=Product.GATE_UP, outputs=6144, inputs=1024): {
+    Matrix(product=SkinnyProduct.GATE_UP, outputs=6144, inputs=1024): {
         16: _eager(16, 64, 128, 6),
         32: _eager(32, 64, 128, 6),
         64: _eager(64, 64, 128, 4),
@@ -148,7 +148,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         240: _wide(128, 128, 64, 5),
         256: _wide(128, 128, 64, 5),
     },
-    Matrix(product=Product.ADD, outputs=1024, inputs=3072): {
+    Matrix(product=SkinnyProduct.ADD, outputs=1024, inputs=3072): {
         16: _eager(16, 64, 256, 3, splits=6),
         32: _eager(32, 64, 256, 3, splits=6),
         64: _tile(32, 64, 256, 3, splits=4),
@@ -157,7 +157,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
-    Matrix(product=Product.BEST, outputs=151936, inputs=1024): {
+    Matrix(product=SkinnyProduct.BEST, outputs=151936, inputs=1024): {
         16: _tile(16, 128, 128, 3),
         32: _tile(32, 128, 64, 4),
         64: _tile(64, 128, 64, 4),
@@ -202,7 +202,7 @@ def choose_fp8(matrix: Matrix, rows: int, *, is_grouped: bool) -> Tile | None:
         return None
     # More rows go in several tiles of the batch: their matrix comes from L2 but for the first. Two
     # accumulators with a sum of one group each beside them have registers for 64.
-    most = 64 if is_grouped and matrix.product is Product.GATE_UP else 128
+    most = 64 if is_grouped and matrix.product is SkinnyProduct.GATE_UP else 128
     tile = by_rule(matrix, min(bucket, most))
     if tile is None or not is_grouped:
         return tile
@@ -211,16 +211,18 @@ def choose_fp8(matrix: Matrix, rows: int, *, is_grouped: bool) -> Tile | None:
 
 def by_rule(matrix: Matrix, bucket: int) -> Tile | None:
     """What the measured winners have in common."""
-    if bucket > 128 or (bucket == 128 and matrix.product in (Product.BEST, Product.LOGITS)):
+    if bucket > 128 or (
+        bucket == 128 and matrix.product in (SkinnyProduct.BEST, SkinnyProduct.LOGITS)
+    ):
         return None
     depth, stages = {16: (256, 3), 32: (128, 4), 64: (128, 4), 128: (64, 5)}[bucket]
     tile = _tile(bucket, 64, depth, stages)
     match matrix.product:
-        case Product.QKV | Product.ADD:
+        case SkinnyProduct.QKV | SkinnyProduct.ADD:
             return replace(tile, splits=_splits(matrix))
-        case Product.GATE_UP if matrix.outputs // 128 >= _PROGRAMS // 2:
+        case SkinnyProduct.GATE_UP if matrix.outputs // 128 >= _PROGRAMS // 2:
             return replace(tile, columns=128, depth=min(depth, 128), accumulators=2)
-        case Product.BEST | Product.LOGITS:
+        case SkinnyProduct.BEST | SkinnyProduct.LOGITS:
             return replace(tile, columns=128, depth=64, stages=4)
         case _:
             return tile
