@@ -9,6 +9,10 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=${1:-all}
 shift || true
+case $what in
+  kernels | gpu | engine | all) ;;
+  *) echo "$what: no such part; give kernels, gpu, engine or all" >&2; exit 2 ;;
+esac
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
 if [[ -n ${MIZZEN_WHEELS:-} ]]; then

@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import torch
 from tests.gpu.measure.harness import Readings
 
 
@@ -18,6 +19,8 @@ def main() -> int:
     parser.add_argument("parts", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("out"))
     arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("torch sees no GPU here")
     failed = []
     for part in arguments.parts:
         readings = Readings(arguments.out / f"measure-{part}.json")

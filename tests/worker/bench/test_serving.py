@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from tests.worker.model_executor.tiny_models import save_tiny
 
-from mizzen_worker.bench.command import run
+from mizzen_worker.bench.arguments import bench_parser
+from mizzen_worker.bench.command import run, server_flags
 from mizzen_worker.bench.serving import Served, arrival_times, percentile, summarise
 
 
@@ -94,6 +95,15 @@ def test_a_server_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) 
     assert run(["serving", *flags]) == 1
     told = capsys.readouterr().err
     assert "no request was answered; look whether a server of Mizzen listens at http://" in told
+
+
+def test_a_server_of_its_own_gets_what_was_given(tmp_path: Path) -> None:
+    arguments = ["serving", "--model", "qwen06b", "--kv-tokens", "64", "--deterministic"]
+    given = bench_parser().parse_args([*arguments, "--config", "engine.yaml"])
+    flags = server_flags(given, tmp_path, is_shape=True)
+    assert flags[:4] == ["--model", str(tmp_path), "--config", "engine.yaml"]
+    assert flags[4:6] == ["--kv-tokens", "64"]
+    assert flags[6:] == ["--deterministic", "--skip-tokenizer", "--load-format", "dummy"]
 
 
 def test_serving_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:

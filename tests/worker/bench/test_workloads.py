@@ -21,6 +21,12 @@ def test_mixed_requests_have_the_published_token_counts(
     assert sum(request.num_new for request in requests) == num_output
 
 
+def test_prompts_that_warm_a_server_up_share_no_page_with_those_that_are_timed() -> None:
+    timed = {request.prompt_ids[:1] for request in mixed_requests(256)}
+    warming = equal_requests(4, num_prompt=100, num_new=20, seed=1)
+    assert not timed & {request.prompt_ids[:1] for request in warming}
+
+
 def test_a_prefix_group_shares_exactly_its_prefix() -> None:
     sizes = PrefixSizes(num_groups=2, group_size=3, num_shared=20, num_own=5)
     requests = prefix_requests(sizes, is_shuffled=False)

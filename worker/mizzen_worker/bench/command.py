@@ -24,7 +24,7 @@ from mizzen_worker.bench.report import facts_of_machine, table, write_json
 from mizzen_worker.bench.server import serve
 from mizzen_worker.bench.serving import ServingLoad, measure_serving
 from mizzen_worker.bench.shapes import SHAPES
-from mizzen_worker.bench.workloads import BenchRequest, mixed_requests
+from mizzen_worker.bench.workloads import BenchRequest, equal_requests, mixed_requests
 from mizzen_worker.config.command_line import parse_command_line
 from mizzen_worker.config.groups import EngineOptions, ModelOptions
 from mizzen_worker.config.options import Role, options_of
@@ -47,11 +47,12 @@ def run(arguments: Sequence[str]) -> int:
         engine = configuration.group(EngineOptions)
         require_runnable(given.workloads, engine)
         model = configuration.group(ModelOptions).model
+        given.model = given.model or str(model)  # It may stand in the file of --config.
         with _ended_by_sigterm(), _model_folder(model) as (folder, is_shape):
             if is_shape:
                 engine = replace(engine, load_format=_DUMMY)
             if SERVING in given.workloads:
-                document = _measure_server(given, folder, is_shape=is_shape)
+                document = _measure_server(given, engine, folder, is_shape=is_shape)
             else:
                 document = _measure(given, engine, folder)
             if given.json is not None:
@@ -129,24 +130,30 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
     }
 
 
-def _measure_server(given: argparse.Namespace, model: Path, *, is_shape: bool) -> dict[str, object]:
+def _measure_server(
+    given: argparse.Namespace, engine: EngineOptions, model: Path, *, is_shape: bool
+) -> dict[str, object]:
     requests = mixed_requests(given.requests)
     if given.url is not None:
         rows = [_measure_load(given, requests, given.url.rstrip("/"))]
     else:
-        with serve(_server_flags(given, model, is_shape=is_shape)) as url:
+        with serve(server_flags(given, model, is_shape=is_shape)) as url:
             rows = [_measure_load(given, requests, url)]
     sys.stdout.write(f"{SERVING}:\n{table(rows)}\n")
     return {
         "model": str(given.model),
-        "machine": facts_of_machine(given.device or "cpu"),
+        # Of another's server it is unknown; what is told is where this client ran.
+        "machine": facts_of_machine(engine.device if given.url is None else "cpu"),
+        "url": given.url,
         "workloads": {SERVING: rows},
     }
 
 
 def _measure_load(given: argparse.Namespace, requests: list[BenchRequest], url: str) -> Row:
     load = ServingLoad(url=url, rate=given.rate, temperature=given.temperature)
-    for tried in ((requests[:4], replace(load, rate=float("inf"))), (requests, load)):
+    # Other prompts warm up: none of those that are timed may lie in the prefix cache.
+    warming = equal_requests(4, num_prompt=100, num_new=20, seed=1)
+    for tried in ((warming, replace(load, rate=float("inf"))), (requests, load)):
         row = measure_serving(*tried)
         if row["failed"] == row["requests"]:
             message = f"no request was answered; look whether a server of Mizzen listens at {url}"
@@ -154,9 +161,11 @@ def _measure_load(given: argparse.Namespace, requests: list[BenchRequest], url: 
     return row
 
 
-def _server_flags(given: argparse.Namespace, model: Path, *, is_shape: bool) -> list[str]:
+def server_flags(given: argparse.Namespace, model: Path, *, is_shape: bool) -> list[str]:
     """The engine's flags as given, for a server of this model."""
     flags = ["--model", str(model)]
+    if given.config is not None:
+        flags += ["--config", given.config]
     for option in options_of(Role.BENCH):
         text = vars(given).get(option.field)
         if text is not None and option.field != "model":
