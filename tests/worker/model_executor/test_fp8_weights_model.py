@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.scale import slow_case
 from tests.worker.attention.test_backends import (
     CONTEXT,
     EPS,
@@ -52,7 +53,6 @@ NEAR = 0.15
 """Relative error of logits. Each matrix adds 2.6 % of error, and seven of them in each of two
 layers about four times that, where nothing of it cancels and attention is on few tokens."""
 HEADS = Heads(4, 2, 32, 16)
-FORMS = pytest.mark.parametrize("quantise", [quantise_rows, quantise_blocks])
 ARCHITECTURES = pytest.mark.parametrize(
     "architecture", [LLAMA, pytest.param(WINDOWED, marks=pytest.mark.slow)]
 )
@@ -94,9 +94,18 @@ def logits_of(
     return GpuForward(model, pool, attention, settings, regimes).run(batch)
 
 
-@FORMS
+@pytest.mark.parametrize(
+    ("rows", "quantise"),
+    [
+        ([(40, 1)], quantise_rows),
+        ([(40, 1), (7, 1)], quantise_blocks),
+        ([(30, 9), (20, 1)], quantise_rows),
+        slow_case([(40, 1)], quantise_blocks),
+        slow_case([(40, 1), (7, 1)], quantise_rows),
+        slow_case([(30, 9), (20, 1)], quantise_blocks),
+    ],
+)
 @ARCHITECTURES
-@pytest.mark.parametrize("rows", [[(40, 1)], [(40, 1), (7, 1)], [(30, 9), (20, 1)]])
 def test_logits(architecture: Architecture, rows: list[tuple[int, int]], quantise: object) -> None:
     """One token, a few, many."""
     batch = on(DEVICE, batch_of(HEADS, rows))
