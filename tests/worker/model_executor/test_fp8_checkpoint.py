@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.scale import slow_case
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
 from tests.worker.model_executor.test_gpu_model import DEVICE, runner_of
 from tests.worker.model_executor.tiny_llama import random_prompt
@@ -90,8 +91,8 @@ def test_tokens_are_those_of_the_same_numbers(tmp_path: Path, form: str, backend
     assert len(set(expected)) > 1
 
 
-@pytest.mark.parametrize("form", ["blocks", "rows"])
-@pytest.mark.parametrize("variant", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", ["blocks", slow_case("rows")])
+@pytest.mark.parametrize("variant", ["llama", slow_case("qwen3")])
 def test_the_gpu_kernels_multiply_with_them(tmp_path: Path, form: str, variant: str) -> None:
     """Their norms are not in their columns: nothing is rounded a second time."""
     dense = save_packed(tmp_path, form, variant)

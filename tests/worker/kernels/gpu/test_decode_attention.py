@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.scale import slow_case
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 from tests.worker.kernels.gpu.paged_rows import DEVICE, DTYPES, TOLERANCE, make_rows, rule_of
@@ -48,8 +49,9 @@ def test_rows_attend_over_their_pages(
     )
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(
+    ("splits", "is_ahead"), [(1, False), (2, True), slow_case(1, True), slow_case(2, False)]
+)
 @pytest.mark.parametrize("window", [None, 1, 20, 64])
 @pytest.mark.parametrize(("soft_cap", "has_sinks"), [(0.0, False), (2.5, False), (1.0, True)])
 def test_windows_caps_and_sinks(

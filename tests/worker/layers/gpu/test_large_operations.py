@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from tests.scale import slow_case
 from tests.worker.attention.test_backends import (
     CONTEXT,
     EPS,
@@ -106,7 +107,7 @@ def sampling(batch: ForwardBatch, tokens: list[int]) -> ForwardBatch:
 
 
 @pytest.mark.parametrize("rows", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("architecture", [LLAMA, QWEN3, WINDOWED], ids=lambda it: it.name)
+@pytest.mark.parametrize("architecture", [slow_case(LLAMA), QWEN3, WINDOWED])
 def test_a_step_equals_plain_torch(architecture: Architecture, rows: list[tuple[int, int]]) -> None:
     batch = on(DEVICE, batch_of(HEADS, rows))
     check(HEADS, architecture, sampling(batch, (batch.row_starts[1:] - 1).tolist()))
