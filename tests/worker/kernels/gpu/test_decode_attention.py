@@ -50,7 +50,7 @@ def test_rows_attend_over_their_pages(
 
 
 @pytest.mark.parametrize(
-    ("splits", "is_ahead"), [(1, False), (2, True), slow_case(1, True), slow_case(2, False)]
+    ("splits", "is_ahead"), [(1, False), (2, True), slow_case(*(1, True)), slow_case(*(2, False))]
 )
 @pytest.mark.parametrize("window", [None, 1, 20, 64])
 @pytest.mark.parametrize(("soft_cap", "has_sinks"), [(0.0, False), (2.5, False), (1.0, True)])
