@@ -1,6 +1,51 @@
-"""Owns what tests of the worker share: how interpreted kernels call functions of theirs."""
+"""Owns what tests of the worker share: which cases of kernels are quick, how interpreted ones call.
+
+On the CPU a kernel is interpreted, a thousand times slower than it is. The quick run therefore
+takes a few cases of each parametrised test of kernels, spread over all of them; ``make test`` and a
+GPU run every one.
+"""
+
+from collections import defaultdict
 
 import pytest
+from tests.conftest import HAS_GPU
+from tests.scale import count
+
+_INTERPRETED = (
+    "tests/worker/kernels/gpu/",
+    "tests/worker/layers/gpu/",
+    "tests/worker/attention/test_triton",
+    "tests/worker/model_executor/test_fp8_",
+    "tests/worker/model_executor/test_gpu_",
+    "tests/worker/model_executor/test_decode_graphs",
+    "tests/worker/model_executor/test_prefill_graphs",
+)
+_ALL_CASES = 1_000_000
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect cases beyond the first, the last and what lies between; pytest counts them."""
+    most = _ALL_CASES if HAS_GPU else count(check=3, full=_ALL_CASES)
+    cases_by_test: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.nodeid.startswith(_INTERPRETED):
+            cases_by_test[item.nodeid.partition("[")[0]].append(item)
+    left_out = {
+        id(item)
+        for cases in cases_by_test.values()
+        if len(cases) > most
+        for place, item in enumerate(cases)
+        if place not in _spread(len(cases), most)
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
+        items[:] = [item for item in items if id(item) not in left_out]
+
+
+def _spread(num_cases: int, most: int) -> set[int]:
+    """Places of ``most`` cases, the first and the last among them."""
+    return {place * (num_cases - 1) // (most - 1) for place in range(most)}
 
 
 @pytest.fixture(scope="session", autouse=True)
