@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,14 +53,22 @@ def test_a_server_of_its_own_is_measured(
     assert row["output tok/s"] > 0
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the names of sockets, which pytest's own may not."""
+    with tempfile.TemporaryDirectory(prefix="mizzen-test-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_benchmark_that_is_ended_ends_its_server(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_benchmark_that_is_ended_ends_its_server(
+    number: signal.Signals, tmp_path: Path, short_folder: Path
+) -> None:
     save_tiny(tmp_path / "tiny", "qwen3", vocab_size=10_016, max_position_embeddings=4096)
     flags = ["--model", str(tmp_path / "tiny"), "--kv-tokens", "4096", "--skip-tokenizer"]
     command = [sys.executable, "-m", "mizzen_worker", "bench", "serving", *flags, "--rate", "0.1"]
-    folders = tmp_path / "temporary"
-    folders.mkdir()
+    folders = short_folder
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "TMPDIR": str(folders),

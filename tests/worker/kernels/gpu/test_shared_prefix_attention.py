@@ -189,6 +189,6 @@ def compile_step(num_rows: int, heads: tuple[int, int, int], capability: int) ->
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
     records = compile_elsewhere("tests.worker.kernels.gpu.test_shared_prefix_attention", capability)
-    # Before SM 90 query rows stay in registers: there a few bytes do not fit.
-    most = 16 if capability == 80 else 0
+    # Before SM 90 query rows stay in registers, and reading FP8 takes more: there some do not fit.
+    most = 64 if capability == 80 else 0
     assert all(record["stack"] <= most for record in records)
