@@ -12,9 +12,7 @@ from mizzen_worker.model_executor.pass_inputs import PassInputs
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.tail import Tail
-
-ProgressCallback = Callable[[int, int], None]
-"""Takes (done, all)."""
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from mizzen_worker.kernels.gpu.stage_step import (
 )
 from mizzen_worker.layers.gpu.step import HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch, SharedPrefixes
-from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
+from mizzen_worker.model_executor.captured_steps import LaunchedGraph
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
 from mizzen_worker.model_executor.graph_buckets import (
     CAPTURED_TAILS,
@@ -47,6 +47,7 @@ from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_ring import StepRing
 from mizzen_worker.model_executor.tail import Tail
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
 
 _WRITES_PER_ROW = 2
 _SPARE_WRITES = 64

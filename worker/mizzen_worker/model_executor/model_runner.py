@@ -14,11 +14,7 @@ from mizzen_worker.contracts.batch import Int64Array, PendingStep, RunnerLimits,
 from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.batch_check import require_sound
-from mizzen_worker.model_executor.captured_steps import (
-    CapturedSteps,
-    MakeCapturedSteps,
-    ProgressCallback,
-)
+from mizzen_worker.model_executor.captured_steps import CapturedSteps, MakeCapturedSteps
 from mizzen_worker.model_executor.device_link import (
     DeviceLink,
     StagedStep,
@@ -37,6 +33,7 @@ from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_passes import ModelPass, plan_passes
 from mizzen_worker.model_executor.tail import Tail
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.sampler.sampler import sample
 from mizzen_worker.sampler.scores import Scores, join_scores, score
 

@@ -17,13 +17,13 @@ from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.kernels.gpu.stage_prefill import PrefillTensors, PrefillWords, stage_prefill
 from mizzen_worker.layers.gpu.step import HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch
-from mizzen_worker.model_executor.captured_steps import ProgressCallback
 from mizzen_worker.model_executor.device_link import StepPack
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
 from mizzen_worker.model_executor.graph_buckets import is_worth_padding, prefill_buckets
 from mizzen_worker.model_executor.graphs import Graph, GraphMaker
 from mizzen_worker.model_executor.pass_inputs import PassInputs
 from mizzen_worker.model_executor.slot_state import SlotState
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

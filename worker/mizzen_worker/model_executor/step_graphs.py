@@ -6,12 +6,13 @@ import time
 import torch
 
 from mizzen_worker.contracts.batch import ScheduleBatch
-from mizzen_worker.model_executor.captured_steps import LaunchedGraph, ProgressCallback
+from mizzen_worker.model_executor.captured_steps import LaunchedGraph
 from mizzen_worker.model_executor.decode_graphs import DecodeGraphs
 from mizzen_worker.model_executor.device_link import StepPack
 from mizzen_worker.model_executor.pass_inputs import PassInputs
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
 from mizzen_worker.model_executor.tail import Tail
+from mizzen_worker.model_executor.weights.progress import ProgressCallback
 
 logger = logging.getLogger(__name__)
 

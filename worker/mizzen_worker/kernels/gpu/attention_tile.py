@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
+from mizzen_worker.kernels.gpu.base_two import LOG2E
+
 EMPTY = tl.constexpr(-1.0e30)
 LEAST_SEEN = tl.constexpr(-1.0e29)
 """Tells the log of a sum that exists from EMPTY."""

@@ -33,13 +33,13 @@ from mizzen_worker.kernels.gpu.attention_tile import (
     EMPTY,
     IEEE,
     LEAST_SEEN,
-    LOG2E,
     PagedRows,
     ScoreRule,
     attend_tile,
     divided,
     log_of_sum,
 )
+from mizzen_worker.kernels.gpu.base_two import LOG2E
 
 _LEAST_HEADS = 16
 """Rows of the smallest tile of a tensor core."""

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mizzen_worker.kernels.gpu.gemv import begin_dependent
+from mizzen_worker.kernels.gpu.dependent_launch import begin_dependent
 from mizzen_worker.kernels.gpu.residual_norm import norm_warps
 
 

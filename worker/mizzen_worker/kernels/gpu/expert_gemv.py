@@ -21,7 +21,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from mizzen_worker.kernels.gpu.gemv import GemvTile, begin_dependent
+from mizzen_worker.kernels.gpu.dependent_launch import begin_dependent
+from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.row_sums import (
     CHUNK,
     inside,

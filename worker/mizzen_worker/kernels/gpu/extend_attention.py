@@ -13,7 +13,6 @@ first, without masks, through TMA where a block never crosses a page, else by po
 page ids one block ahead; then the rest, masked. Later tiles of a row are longer and start first.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +21,9 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from mizzen_worker.kernels.gpu.attention_tile import EMPTY, IEEE, ScoreRule
+from mizzen_worker.kernels.gpu.base_two import LOG2E
 from mizzen_worker.kernels.gpu.extend_plan import ExtendPlan
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies
-
-_LOG2_E = math.log2(math.e)
 
 
 @triton.jit
@@ -207,7 +205,7 @@ def _attend(
         highest, total, output = state
         if HAS_SINKS:
             sink = tl.load(sinks_ptr + q_head, mask=is_query, other=0.0).to(tl.float32)
-            sink = sink * 1.4426950408889634
+            sink = sink * LOG2E
             now = tl.maximum(highest, sink)
             total = total * tl.exp2(highest - now) + tl.exp2(sink - now)
             output = output * tl.exp2(highest - now)[:, None]
@@ -292,8 +290,8 @@ def extend_launch(
         queries.stride(0),
         rows.page_table.stride(0),
         rule.window or 0,
-        (cap or scale) * _LOG2_E,
-        -2 * _LOG2_E * scale / cap if cap else 0.0,
+        (cap or scale) * LOG2E.value,
+        -2 * LOG2E.value * scale / cap if cap else 0.0,
         rule.value_scale,
     )
     options = {

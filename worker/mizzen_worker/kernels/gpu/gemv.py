@@ -19,9 +19,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mizzen_worker.kernels.fp8_matrix import FP8, require_scale
+from mizzen_worker.kernels.gpu.dependent_launch import begin_dependent
 from mizzen_worker.kernels.gpu.row_sums import (
     CHUNK,
     inside,
@@ -43,27 +43,6 @@ class GemvTile:
     def chunks_ahead(self, num_inputs: int) -> int:
         """``ahead``, or all chunks where there are fewer."""
         return min(self.ahead, -(-num_inputs // int(CHUNK.value)))
-
-
-@triton.jit
-def let_next_begin(PDL: tl.constexpr):
-    """The next kernel may start on what this one leaves free."""
-    if PDL:
-        gdc_launch_dependents()
-
-
-@triton.jit
-def wait_for_previous(PDL: tl.constexpr):
-    """What the previous kernels wrote is there afterwards."""
-    if PDL:
-        gdc_wait()
-
-
-@triton.jit
-def begin_dependent(PDL: tl.constexpr):
-    """Both, after what is loaded ahead was asked for."""
-    let_next_begin(PDL)
-    wait_for_previous(PDL)
 
 
 @triton.jit

@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from mizzen_worker.kernels.gpu.gemv import GemvTile, begin_dependent, check_matrix
+from mizzen_worker.kernels.gpu.dependent_launch import begin_dependent
+from mizzen_worker.kernels.gpu.gemv import GemvTile, check_matrix
 from mizzen_worker.kernels.gpu.row_sums import inside, load_ahead, row_pointers, row_sums
 
 _LOWEST_KEY = tl.constexpr(-(2**63))

@@ -21,7 +21,8 @@ import triton
 import triton.language as tl
 
 from mizzen_worker.kernels.fp8_matrix import require_scale
-from mizzen_worker.kernels.gpu.gemv import GemvTile, begin_dependent, check_matrix
+from mizzen_worker.kernels.gpu.dependent_launch import begin_dependent
+from mizzen_worker.kernels.gpu.gemv import GemvTile, check_matrix
 from mizzen_worker.kernels.gpu.row_sums import load_ahead, row_pointers, row_sums, scale_pointers
 
 

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from mizzen_worker.kernels.gpu.base_two import LOG2E
 from mizzen_worker.kernels.gpu.counter_random import uniform
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.token_filter import (
@@ -40,7 +41,6 @@ _CHOICE_STAGES = 1
 """Of the loop over listed blocks; more take more registers than two programs a processor have."""
 _LEAST = tl.constexpr(1.1754943508222875e-38)
 """The least normal float32."""
-_LOG2_E = tl.constexpr(1.4426950408889634)
 _PARAMETERS = ("temperatures", "top_k", "top_p", "min_p", "seeds", "positions")
 
 
@@ -72,7 +72,7 @@ class DrawParameters:
 @triton.jit
 def _scale(temperature):
     """What exp2 takes differences of logits times; finite and above 0 for any temperature."""
-    return tl.maximum(_LOG2_E / tl.maximum(temperature, _LEAST), _LEAST)
+    return tl.maximum(LOG2E / tl.maximum(temperature, _LEAST), _LEAST)
 
 
 @triton.jit(do_not_specialize_on_alignment=["temperatures", "top_k"])
@@ -104,7 +104,7 @@ def _block_statistics_kernel(
     noted = tl.where(has_nan != 0, float("nan"), largest)
     tl.store(maxima + row * num_blocks + block, noted, mask=block < num_blocks)
     is_drawn = True
-    scale = _LOG2_E
+    scale = LOG2E
     if HAS_TEMPERATURES:
         temperature = tl.load(temperatures + row)
         is_drawn = (temperature >= _LEAST) & (tl.load(top_k + row) != 1)

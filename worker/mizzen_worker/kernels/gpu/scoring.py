@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from mizzen_worker.kernels.gpu.base_two import LOG2E
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.sampling import block_statistics
 from mizzen_worker.kernels.gpu.token_filter import (
@@ -30,7 +31,6 @@ from mizzen_worker.kernels.gpu.token_weights import BLOCK, weigh
 
 MAX_BEST = 128
 """Most tokens that are put in order: each is compared with each."""
-_LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def _gather_best(
         num_listed,
         vocab_size,
         largest,
-        _LOG2_E,
+        LOG2E,
         just_below(lower),
         count,
         IS_MASS=False,
@@ -110,7 +110,7 @@ def _score_kernel(
     has_nan = tl.max((block_max != block_max).to(tl.int32), 0)  # noqa: PLR0124 - only NaN differs
     is_finite = (largest > -float("inf")) & (largest < float("inf")) & (has_nan == 0)
     base = tl.where(is_finite, largest, 0.0)
-    relative = tl.where(block_max > -float("inf"), weigh(block_max, base, _LOG2_E), 0.0)
+    relative = tl.where(block_max > -float("inf"), weigh(block_max, base, LOG2E), 0.0)
     log_total = tl.log(tl.sum(block_sum * relative, 0))
     log_total = tl.where(is_finite, log_total, float("nan"))
     target = tl.load(logits + tl.load(targets + row))

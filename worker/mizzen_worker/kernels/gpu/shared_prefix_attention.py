@@ -28,13 +28,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from mizzen_worker.kernels.gpu.attention_tile import (
     EMPTY,
     IEEE,
-    LOG2E,
     PagedRows,
     ScoreRule,
     attend_tile,
     divided,
     log_of_sum,
 )
+from mizzen_worker.kernels.gpu.base_two import LOG2E
 from mizzen_worker.kernels.gpu.decode_attention import SharedPart, require_paged
 
 _LEAST_QUERIES = 16

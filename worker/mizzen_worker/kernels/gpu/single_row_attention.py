@@ -28,14 +28,14 @@ import torch
 import triton
 import triton.language as tl
 
-from mizzen_worker.kernels.gpu.gemv import (
+from mizzen_worker.kernels.gpu.base_two import LOG2E
+from mizzen_worker.kernels.gpu.dependent_launch import (
     begin_dependent,
     let_next_begin,
     wait_for_previous,
 )
 from mizzen_worker.kernels.gpu.stored_kv import require_scaled, to_stored
 
-LOG2_E = 1.4426950408889634
 NO_WINDOW = 2**31 - 1
 _MASKED = tl.constexpr(-1e30)
 
@@ -332,7 +332,7 @@ def single_row_attention(
         logs,
         kv.page_table.stride(0),
         NO_WINDOW if window is None else window,
-        head_dim**-0.5 * LOG2_E * kv.key_scale,
+        head_dim**-0.5 * LOG2E.value * kv.key_scale,
         1.0 / kv.key_scale,
         1.0 / kv.value_scale,
         eps,
