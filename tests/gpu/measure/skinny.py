@@ -7,6 +7,10 @@ down 5.5 / 5.7 / 6.4 / 7.6, head 76 / 83 / 110 / 175. llama8b at 8 / 32 / 128 / 
 237 / 243 / 267 / 420. Split QKV, gate and up alternating in one accumulator (96 programs instead
 of 48 for qwen06b) and lines asked for before the wait should each gain 0.3 to 1 us where a matrix
 is small, and nothing for gate and up of llama8b.
+
+Tiles of 128 + 64 rows at 192 rows (llama8b), where the library takes 26.8 / 20.9 / 82.2 / 47.8: QKV
+22, O 15, gate and up 70, down 39. Wide tiles in four splits for down at 128 / 256 rows: 34 / 42
+instead of 37.6 / 54.7.
 """
 
 import concurrent.futures
@@ -29,31 +33,39 @@ SHARED = 232_448
 SWEEP_SECONDS = 75.0
 
 ORDER = [
-    (QWEN, 32), (LLAMA, 32), (LLAMA, 128), (QWEN, 2), (QWEN, 128), (LLAMA, 8), (QWEN, 64),
-    (LLAMA, 64), (QWEN, 256), (LLAMA, 256), (QWEN, 8), (QWEN, 192), (LLAMA, 192), (LLAMA, 2),
+    (LLAMA, 192), (LLAMA, 256), (LLAMA, 128), (LLAMA, 160), (QWEN, 192), (QWEN, 256), (QWEN, 128),
+    (LLAMA, 144), (QWEN, 144), (LLAMA, 224),
 ]  # fmt: skip
+WHOLES = {QWEN: (2, 32, 64, 128, 192, 256), LLAMA: (2, 32, 64, 128, 144, 192, 256)}
 
 SHAPES = {
-    16: [(16, 64, 256, 3, 4), (16, 64, 256, 4, 4), (16, 64, 128, 6, 4), (16, 128, 128, 4, 4)],
-    32: [(32, 64, 256, 3, 4), (32, 64, 128, 6, 4), (32, 64, 128, 4, 4), (32, 128, 128, 4, 4)],
-    64: [(32, 64, 128, 4, 4), (64, 64, 128, 4, 4), (64, 64, 64, 6, 4), (64, 128, 128, 4, 4)],
-    128: [(64, 64, 128, 4, 4), (128, 64, 64, 6, 4), (128, 128, 64, 3, 4), (128, 128, 64, 5, 4),
-          (128, 128, 64, 5, 8), (128, 256, 64, 4, 8)],
-    192: [(64, 64, 64, 6, 4), (256, 64, 64, 5, 8), (256, 128, 64, 4, 8)],
-    256: [(128, 64, 64, 6, 4), (128, 128, 64, 5, 8), (256, 64, 64, 5, 8), (256, 128, 64, 4, 8)],
+    16: [(16, 0, 64, 256, 3, 4), (16, 0, 64, 128, 6, 4), (16, 0, 128, 128, 4, 4)],
+    32: [(32, 0, 64, 256, 3, 4), (32, 0, 64, 128, 6, 4), (32, 0, 128, 128, 4, 4)],
+    64: [(32, 0, 64, 128, 4, 4), (64, 0, 64, 128, 4, 4), (64, 0, 128, 128, 4, 4)],
+    128: [(64, 0, 64, 128, 4, 4), (128, 0, 64, 64, 6, 4), (128, 0, 64, 64, 4, 4),
+          (128, 0, 128, 64, 3, 4), (128, 0, 128, 64, 6, 8), (128, 0, 256, 64, 4, 8)],
+    160: [(128, 32, 64, 64, 3, 4), (128, 32, 64, 64, 6, 4), (128, 32, 128, 64, 5, 8),
+          (128, 32, 256, 64, 4, 8), (64, 16, 64, 64, 6, 4)],
+    192: [(128, 64, 64, 64, 3, 4), (128, 64, 64, 64, 6, 4), (128, 64, 128, 64, 5, 8),
+          (128, 64, 128, 64, 5, 4), (128, 64, 256, 64, 4, 8), (64, 32, 64, 64, 6, 4),
+          (64, 32, 128, 64, 5, 4)],
+    240: [(128, 128, 128, 64, 4, 8), (256, 0, 128, 64, 4, 8), (128, 0, 128, 64, 3, 4)],
+    256: [(128, 0, 64, 64, 6, 4), (128, 0, 128, 64, 3, 4), (128, 0, 128, 64, 6, 8),
+          (128, 0, 256, 64, 4, 8), (256, 0, 64, 64, 5, 8), (256, 0, 128, 64, 4, 8),
+          (128, 128, 128, 64, 4, 8)],
 }  # fmt: skip
-"""Rows, columns, depth, stages, warps worth trying, by bucket."""
+"""Rows, more of them, columns, depth, stages, warps worth trying, by bucket."""
 
 
 def splits_of(matrix: Matrix, tile: Tile, rows: int) -> list[int]:
     """Splits that give about one or two programs for every multiprocessor."""
-    programs = -(-matrix.outputs // tile.columns) * -(-rows // tile.rows)
+    programs = -(-matrix.outputs // tile.columns) * -(-rows // tile.all_rows)
     splits = [
         count
         for count in (1, 2, 3, 4, 6, 8)
         if 80 <= programs * count <= 270 and matrix.inputs // count >= 2 * tile.depth
     ]
-    return splits[-2:] or [1]
+    return splits or [1]
 
 
 def candidates(matrix: Matrix, rows: int) -> list[Tile]:
@@ -62,12 +74,14 @@ def candidates(matrix: Matrix, rows: int) -> list[Tile]:
     assert bucket is not None
     shipped = choose(matrix, rows)
     found = [] if shipped is None else [shipped]
-    for tile_rows, columns, depth, stages, warps in SHAPES[bucket]:
-        tile = Tile(rows=tile_rows, columns=columns, depth=depth, stages=stages, warps=warps)
+    for tile_rows, more, columns, depth, stages, warps in SHAPES[bucket]:
+        tile = Tile(
+            rows=tile_rows, more=more, columns=columns, depth=depth, stages=stages, warps=warps
+        )
         match matrix.product:
             case SkinnyProduct.GATE_UP:
                 variants = [tile]
-                if columns >= 128:
+                if columns >= 128 and not more:
                     variants.append(dataclasses.replace(tile, accumulators=2))
             case SkinnyProduct.BEST:
                 variants = [tile] if columns >= 128 else []
@@ -110,7 +124,8 @@ def compile_side_by_side() -> int:
 def told(tile: Tile | None) -> str:
     if tile is None:
         return "library"
-    words = [tile.rows, tile.columns, tile.depth, tile.stages, tile.warps]
+    rows = f"{tile.rows}+{tile.more}" if tile.more else tile.rows
+    words = [rows, tile.columns, tile.depth, tile.stages, tile.warps]
     extra = {"split": tile.splits, "accumulators": tile.accumulators, "ahead": tile.ahead}
     plain = {"split": 1, "accumulators": 1, "ahead": 0}
     rest = [f"{name} {value}" for name, value in extra.items() if value != plain[name]]
@@ -170,11 +185,11 @@ def measure(readings: Readings) -> None:
     benches = {sizes.name: Bench(sizes) for sizes in (QWEN, LLAMA)}
     for sizes in (QWEN, LLAMA):
         for name, matrix in matrices(sizes).items():
-            for rows in (2, 21, 32, 64, 128, 192, 256):
+            for rows in (2, 21, 32, 64, 128, 144, 160, 192, 233, 256):
                 Stage(benches[sizes.name], name, rows).check(choose(matrix, rows))
     readings.add("shipped products are right", s=round(readings.seconds(), 1))
     for sizes in (QWEN, LLAMA):
-        wholes(readings, benches[sizes.name], (2, 8, 32, 64, 128, 192, 256))
+        wholes(readings, benches[sizes.name], WHOLES[sizes])
     for sizes, rows in ORDER:
         if readings.seconds() > SWEEP_SECONDS:
             readings.add(f"not swept for lack of time: {sizes.name} {rows}")

@@ -3,8 +3,9 @@
 import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu import skinny_gemm as module
+from mizzen_worker.kernels.gpu import skinny_best, skinny_gemm
 from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.skinny_launch import batches, tile_options
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.skinny_tiles import BUCKETS, Matrix, SkinnyProduct, choose
 
@@ -35,24 +36,24 @@ def instance(
     weights = torch.empty(1 << 9, 1 << 9, dtype=torch.bfloat16)
     columns = tile.columns // tile.accumulators
     left = TensorDescriptor.from_tensor(weights, [columns, tile.depth])
-    right = TensorDescriptor.from_tensor(weights, [tile.rows, tile.depth])
-    sizes = (tile.rows, 4096, 4096)
+    inputs = batches(weights, tile)
+    sizes = (tile.all_rows, 4096, 4096)
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    options = module._options(half, tile, launch) | {"HAS_BIAS": False}
+    options = tile_options(half, tile, launch) | {"HAS_BIAS": False}
     if product is SkinnyProduct.GATE_UP:
-        arguments = (left, left, right, half, half, half, half, *sizes)
+        arguments = (left, left, *inputs, half, half, half, half, *sizes)
         options |= {"ACCUMULATORS": tile.accumulators, "GROUPS": 0}
-        kernel = module._gated_kernel
+        kernel = skinny_gemm._gated_kernel
     elif product is SkinnyProduct.BEST:
         best = (torch.empty(16), torch.empty(16, dtype=torch.int32))
-        arguments = (left, right, half, half, *best, *sizes)
-        kernel = module._best_kernel
+        arguments = (left, *inputs, half, half, *best, *sizes)
+        kernel = skinny_best._best_kernel
     else:
         is_wide = tile.splits > 1 or product is SkinnyProduct.LOGITS
         out = torch.empty(16, dtype=torch.float32 if is_wide else torch.bfloat16)
-        arguments = (left, right, half, half, half, out, *sizes, 2048)
+        arguments = (left, *inputs, half, half, half, out, *sizes, 2048)
         options |= {"SPLITS": tile.splits, "GROUPS": 0}
-        kernel = module._multiply_kernel
+        kernel = skinny_gemm._multiply_kernel
     return kernel, arguments, options
 
 

@@ -13,7 +13,8 @@ from tests.worker.kernels.gpu.skinny_instances import instance, shipped_tiles
 
 from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.launching import PLAIN
-from mizzen_worker.kernels.gpu.skinny_gemm import best_of_blocks, gated, multiply
+from mizzen_worker.kernels.gpu.skinny_best import best_of_blocks
+from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,6 +64,37 @@ def test_partial_products_add_up(
     assert found.shape == (splits, rows, outputs)
     expected = plain(inputs, matrix) + (bias if is_biased else 0)
     assert_close(found.sum(0), expected, dtype)
+
+
+MORE = dataclasses.replace(SMALL, more=32)
+"""One tile of 48 rows."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [5, 48, 70])
+def test_more_rows_have_sums_of_their_own(rows: int, dtype: torch.dtype) -> None:
+    inputs, matrix, bias = operands(rows, 70, 80, dtype)
+    expected = plain(inputs, matrix)
+    split = dataclasses.replace(MORE, splits=2)
+    partial = multiply(inputs, matrix, split, dtype=torch.float32, launch=PLAIN)
+    assert_close(partial.sum(0), expected, dtype)
+    whole = multiply(inputs, matrix, MORE, dtype=torch.float32, launch=PLAIN, bias=bias)
+    assert_close(whole[0], expected + bias, dtype)
+    both = expected + bias
+    silu = torch.nn.functional.silu(both[:, ::2]) * both[:, 1::2]
+    assert_close(gated(inputs, matrix, MORE, launch=PLAIN, bias=bias), silu, dtype)
+    values, ids = best_of_blocks(inputs, matrix, MORE, launch=PLAIN, bias=bias)
+    best = both.max(-1)
+    assert_close(values.max(-1).values, best.values, dtype)
+    found = ids.gather(1, values.argmax(-1, keepdim=True))[:, 0].long()
+    assert_close(both.gather(1, found[:, None])[:, 0].float(), best.values, dtype)
+
+
+def test_gate_and_up_apart_have_no_more_rows() -> None:
+    inputs, matrix, _ = operands(40, 32, 16, torch.float32)
+    tile = dataclasses.replace(MORE, accumulators=2)
+    with pytest.raises(ValueError, match="not both"):
+        gated(inputs, matrix, tile, launch=PLAIN)
 
 
 def test_a_split_is_the_product_over_its_piece() -> None:

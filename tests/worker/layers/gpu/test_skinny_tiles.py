@@ -19,8 +19,8 @@ MATRICES = [
 
 
 def test_buckets_hold_their_rows() -> None:
-    rows_of_each = (1, 16, 17, 129, 193, 241, 256, 257)
-    buckets = [16, 16, 32, 192, 240, 256, 256, None]
+    rows_of_each = (1, 16, 17, 129, 161, 193, 241, 256, 257)
+    buckets = [16, 16, 32, 160, 192, 240, 256, 256, None]
     assert [bucket_of(rows) for rows in rows_of_each] == buckets
 
 

@@ -11,8 +11,7 @@ scale has groups, ``depth`` divides them.
 
 - ``multiply``: [splits, rows, N], the partial products of ``splits`` pieces of K, each summed in
   order; the bias may be added where there is one split;
-- ``gated``: ``silu(gate) * up`` [rows, N / 2] of a matrix whose rows alternate gate, up;
-- ``best_of_blocks``: largest product of each block of N and its row, as of ``HeadOutput``.
+- ``gated``: ``silu(gate) * up`` [rows, N / 2] of a matrix whose rows alternate gate, up.
 
 Grid: batch tiles next to each other (they share the matrix's tile through L2), then splits, then
 tiles of N. ``matrix`` is read before the wait of a dependent launch: it is a constant.
@@ -26,15 +25,39 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.fp8_matrix import FP8, GROUP, require_scale
-from mizzen_worker.kernels.gpu.block_best import best_along
-from mizzen_worker.kernels.gpu.skinny_tile import LINE, Tile, accumulate, add_step, begin_tile
+from mizzen_worker.kernels.fp8_matrix import GROUP, require_scale
+from mizzen_worker.kernels.gpu.skinny_launch import batches, require_sizes, tile_options
+from mizzen_worker.kernels.gpu.skinny_tile import Tile, accumulate, add_step, begin_tile
+
+
+@triton.jit
+def _store_products(
+    products,
+    bias,
+    total,
+    split,
+    first_input,
+    first_row,
+    rows,
+    N,
+    HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    column = first_row + tl.arange(0, COLUMNS)
+    row = first_input + tl.arange(0, ROWS)
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
+    place = (split * rows + row).to(tl.int64)[:, None] * N + column[None, :]
+    exists = (row < rows)[:, None] & (column < N)[None, :]
+    tl.store(products + place, tl.trans(total).to(products.dtype.element_ty), mask=exists)
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _multiply_kernel(
     left,
     right,
+    right_more,
     matrix,
     scale,
     bias,
@@ -47,6 +70,7 @@ def _multiply_kernel(
     GROUPS: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
+    MORE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
@@ -55,16 +79,17 @@ def _multiply_kernel(
     PDL: tl.constexpr,
 ):
     program = tl.program_id(0)
-    batch_tiles = tl.cdiv(rows, ROWS)
-    first_input = (program % batch_tiles) * ROWS
+    batch_tiles = tl.cdiv(rows, ROWS + MORE)
+    first_input = (program % batch_tiles) * (ROWS + MORE)
     split = (program // batch_tiles) % SPLITS
     first_row = program // batch_tiles // SPLITS * COLUMNS
     begin = split * split_depth
     begin_tile(matrix, first_row, begin, N, K, COLUMNS, AHEAD, PDL)
     end = tl.minimum(begin + split_depth, K)
-    total = accumulate(
+    total, more = accumulate(
         left,
         right,
+        right_more,
         scale,
         first_row,
         first_input,
@@ -73,18 +98,49 @@ def _multiply_kernel(
         N,
         GROUPS,
         ROWS,
+        MORE,
         COLUMNS,
         DEPTH,
         STAGES,
         PRECISION,
     )
-    column = first_row + tl.arange(0, COLUMNS)
-    row = first_input + tl.arange(0, ROWS)
+    _store_products(
+        products, bias, total, split, first_input, first_row, rows, N, HAS_BIAS, ROWS, COLUMNS
+    )
+    if MORE > 0:
+        first_input += ROWS
+        _store_products(
+            products, bias, more, split, first_input, first_row, rows, N, HAS_BIAS, MORE, COLUMNS
+        )
+
+
+@triton.jit
+def _alternating_gated(
+    both,
+    bias,
+    first_row,
+    N,
+    HAS_BIAS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """[ROWS, COLUMNS / 2] of sums [COLUMNS, ROWS] whose gates and ups take turns."""
     if HAS_BIAS:
-        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
-    place = (split * rows + row).to(tl.int64)[:, None] * N + column[None, :]
-    exists = (row < rows)[:, None] & (column < N)[None, :]
-    tl.store(products + place, tl.trans(total).to(products.dtype.element_ty), mask=exists)
+        pair = first_row + tl.arange(0, COLUMNS)
+        both += tl.load(bias + pair, mask=pair < N, other=0.0)[:, None]
+    gate, up = tl.split(tl.reshape(tl.trans(both), [ROWS, COLUMNS // 2, 2]))
+    return gate * tl.sigmoid(gate) * up
+
+
+@triton.jit
+def _store_gated(
+    products, value, first_input, first_row, rows, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    column = first_row // 2 + tl.arange(0, COLUMNS // 2)
+    row = first_input + tl.arange(0, ROWS)
+    place = row.to(tl.int64)[:, None] * (N // 2) + column[None, :]
+    exists = (row < rows)[:, None] & (column < N // 2)[None, :]
+    tl.store(products + place, value.to(products.dtype.element_ty), mask=exists)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -92,6 +148,7 @@ def _gated_kernel(
     left,
     left_up,
     right,
+    right_more,
     matrix,
     scale,
     bias,
@@ -103,6 +160,7 @@ def _gated_kernel(
     HAS_BIAS: tl.constexpr,
     ACCUMULATORS: tl.constexpr,
     ROWS: tl.constexpr,
+    MORE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
@@ -113,8 +171,8 @@ def _gated_kernel(
     """With 2 accumulators ``left``/``left_up`` see the even and the odd rows of the matrix."""
     HALF: tl.constexpr = COLUMNS // 2
     program = tl.program_id(0)
-    batch_tiles = tl.cdiv(rows, ROWS)
-    first_input = (program % batch_tiles) * ROWS
+    batch_tiles = tl.cdiv(rows, ROWS + MORE)
+    first_input = (program % batch_tiles) * (ROWS + MORE)
     first_row = program // batch_tiles * COLUMNS
     begin_tile(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
     column = first_row // 2 + tl.arange(0, HALF)
@@ -137,9 +195,10 @@ def _gated_kernel(
             up += tl.load(bias + 2 * column + 1, mask=is_there, other=0.0)[:, None]
         value = tl.trans(gate * tl.sigmoid(gate) * up)
     else:
-        both = accumulate(
+        both, more = accumulate(
             left,
             right,
+            right_more,
             scale,
             first_row,
             first_input,
@@ -148,73 +207,17 @@ def _gated_kernel(
             N,
             GROUPS,
             ROWS,
+            MORE,
             COLUMNS,
             DEPTH,
             STAGES,
             PRECISION,
         )
-        if HAS_BIAS:
-            pair = first_row + tl.arange(0, COLUMNS)
-            both += tl.load(bias + pair, mask=pair < N, other=0.0)[:, None]
-        gate, up = tl.split(tl.reshape(tl.trans(both), [ROWS, HALF, 2]))
-        value = gate * tl.sigmoid(gate) * up
-    row = first_input + tl.arange(0, ROWS)
-    place = row.to(tl.int64)[:, None] * (N // 2) + column[None, :]
-    exists = (row < rows)[:, None] & (column < N // 2)[None, :]
-    tl.store(products + place, value.to(products.dtype.element_ty), mask=exists)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _best_kernel(
-    left,
-    right,
-    matrix,
-    bias,
-    best_values,
-    best_ids,
-    rows,
-    N,
-    K,
-    HAS_BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    program = tl.program_id(0)
-    batch_tiles = tl.cdiv(rows, ROWS)
-    first_input = (program % batch_tiles) * ROWS
-    block = program // batch_tiles
-    first_row = block * COLUMNS
-    begin_tile(matrix, first_row, 0, N, K, COLUMNS, AHEAD, PDL)
-    total = accumulate(
-        left,
-        right,
-        bias,
-        first_row,
-        first_input,
-        0,
-        K,
-        N,
-        0,
-        ROWS,
-        COLUMNS,
-        DEPTH,
-        STAGES,
-        PRECISION,
-    )
-    column = first_row + tl.arange(0, COLUMNS)
-    if HAS_BIAS:
-        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
-    # The matrix ends inside the last block: rows of zeros behind it must not win.
-    best, index = best_along(tl.where((column < N)[:, None], total, -float("inf")), 0)
-    row = first_input + tl.arange(0, ROWS)
-    place = row * tl.cdiv(N, COLUMNS) + block
-    tl.store(best_values + place, best, mask=row < rows)
-    tl.store(best_ids + place, first_row + index, mask=row < rows)
+        value = _alternating_gated(both, bias, first_row, N, HAS_BIAS, ROWS, COLUMNS)
+        if MORE > 0:
+            others = _alternating_gated(more, bias, first_row, N, HAS_BIAS, MORE, COLUMNS)
+            _store_gated(products, others, first_input + ROWS, first_row, rows, N, MORE, COLUMNS)
+    _store_gated(products, value, first_input, first_row, rows, N, ROWS, COLUMNS)
 
 
 def multiply(
@@ -228,17 +231,17 @@ def multiply(
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Partial products [splits, rows, N] in ``dtype``; ``bias`` only with one split."""
-    rows, outputs, depth = _sizes(inputs, matrix)
+    rows, outputs, depth = require_sizes(inputs, matrix)
     if bias is not None and tile.splits > 1:
         message = f"a bias cannot be added to {tile.splits} partial products; add it to their sum"
         raise ValueError(message)
     products = torch.empty((tile.splits, rows, outputs), dtype=dtype, device=inputs.device)
     # Whole steps of K in every split; the last may have fewer, or none.
     steps = triton.cdiv(triton.cdiv(depth, tile.depth), tile.splits)
-    grid = triton.cdiv(rows, tile.rows) * tile.splits * triton.cdiv(outputs, tile.columns)
+    grid = triton.cdiv(rows, tile.all_rows) * tile.splits * triton.cdiv(outputs, tile.columns)
     _multiply_kernel[(grid,)](
         TensorDescriptor.from_tensor(matrix, [tile.columns, tile.depth]),
-        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
+        *batches(inputs, tile),
         matrix,
         inputs if scale is None else scale,
         matrix if bias is None else bias,
@@ -250,7 +253,7 @@ def multiply(
         SPLITS=tile.splits,
         GROUPS=_num_groups(matrix, scale, tile),
         HAS_BIAS=bias is not None,
-        **_options(inputs, tile, launch),
+        **tile_options(inputs, tile, launch),
     )
     return products
 
@@ -265,18 +268,21 @@ def gated(
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``silu(gate) * up`` [rows, N / 2] in the dtype of ``inputs``."""
-    rows, outputs, depth = _sizes(inputs, matrix)
+    rows, outputs, depth = require_sizes(inputs, matrix)
     if outputs % 2 or tile.splits > 1:
         message = f"{outputs} alternating rows in {tile.splits} splits: even and unsplit only"
+        raise ValueError(message)
+    if tile.accumulators > 1 and tile.more:
+        message = f"{tile} has four sums: gate and up apart, or more rows, not both"
         raise ValueError(message)
     products = torch.empty((rows, outputs // 2), dtype=inputs.dtype, device=inputs.device)
     pairs = matrix.view(outputs // 2, 2, depth)
     sides = [pairs[:, 0], pairs[:, 1]] if tile.accumulators == 2 else [matrix, matrix]
     box = [tile.columns // tile.accumulators, tile.depth]
-    grid = triton.cdiv(rows, tile.rows) * triton.cdiv(outputs, tile.columns)
+    grid = triton.cdiv(rows, tile.all_rows) * triton.cdiv(outputs, tile.columns)
     _gated_kernel[(grid,)](
         *(TensorDescriptor.from_tensor(side, box) for side in sides),
-        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
+        *batches(inputs, tile),
         matrix,
         inputs if scale is None else scale,
         matrix if bias is None else bias,
@@ -287,50 +293,9 @@ def gated(
         GROUPS=_num_groups(matrix, scale, tile),
         HAS_BIAS=bias is not None,
         ACCUMULATORS=tile.accumulators,
-        **_options(inputs, tile, launch),
+        **tile_options(inputs, tile, launch),
     )
     return products
-
-
-def best_of_blocks(
-    inputs: torch.Tensor,
-    matrix: torch.Tensor,
-    tile: Tile,
-    *,
-    launch: Mapping[str, Any],
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Best values [rows, blocks] float32 and rows of the matrix [rows, blocks] int32."""
-    rows, outputs, depth = _sizes(inputs, matrix)
-    blocks = triton.cdiv(outputs, tile.columns)
-    values = torch.empty((rows, blocks), dtype=torch.float32, device=inputs.device)
-    ids = torch.empty((rows, blocks), dtype=torch.int32, device=inputs.device)
-    _best_kernel[(triton.cdiv(rows, tile.rows) * blocks,)](
-        TensorDescriptor.from_tensor(matrix, [tile.columns, tile.depth]),
-        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
-        matrix,
-        matrix if bias is None else bias,
-        values,
-        ids,
-        rows,
-        outputs,
-        depth,
-        HAS_BIAS=bias is not None,
-        **_options(inputs, tile, launch),
-    )
-    return values, ids
-
-
-def _options(inputs: torch.Tensor, tile: Tile, launch: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "ROWS": tile.rows,
-        "COLUMNS": tile.columns,
-        "DEPTH": tile.depth,
-        "STAGES": tile.stages,
-        "AHEAD": tile.ahead // LINE * LINE,
-        "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
-        "num_warps": tile.warps,
-    } | dict(launch)
 
 
 def _num_groups(matrix: torch.Tensor, scale: torch.Tensor | None, tile: Tile) -> int:
@@ -339,19 +304,3 @@ def _num_groups(matrix: torch.Tensor, scale: torch.Tensor | None, tile: Tile) ->
         message = f"a step of {tile.depth} columns is not part of one group of {GROUP}"
         raise ValueError(message)
     return groups
-
-
-def _sizes(inputs: torch.Tensor, matrix: torch.Tensor) -> tuple[int, int, int]:
-    rows, depth = inputs.shape
-    outputs, matrix_depth = matrix.shape
-    if rows == 0 or depth != matrix_depth or matrix.dtype not in (inputs.dtype, FP8):
-        message = (
-            f"rows {tuple(inputs.shape)} {inputs.dtype} cannot be multiplied with a matrix "
-            f"{tuple(matrix.shape)} {matrix.dtype}"
-        )
-        raise ValueError(message)
-    is_aligned = depth * matrix.element_size() % 16 == 0
-    if not (is_aligned and inputs.is_contiguous() and matrix.is_contiguous()):
-        message = f"a product over {depth} columns needs contiguous rows of a multiple of 16 bytes"
-        raise ValueError(message)
-    return rows, outputs, depth

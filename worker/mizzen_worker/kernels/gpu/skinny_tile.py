@@ -20,9 +20,11 @@ class Tile:
     """One configuration of a product.
 
     ``rows`` of the batch and ``columns`` (rows of the matrix) of one program, ``depth``: columns of
-    K in one step, ``stages`` of them in flight. ``accumulators`` 2: gate and up are two tiles of
-    half the columns. ``ahead``: bytes of each of its matrix's rows that a dependent launch asks L2
-    for before it waits.
+    K in one step, ``stages`` of them in flight. ``more``: rows of the batch behind those, in sums
+    of their own, because a block's sides are powers of two: 128 + 64 rows are multiplied with one
+    reading of the matrix, and without 64 rows of padding. ``accumulators`` 2: gate and up are two
+    tiles of half the columns. ``ahead``: bytes of each of its matrix's rows that a dependent launch
+    asks L2 for before it waits.
     """
 
     rows: int
@@ -30,16 +32,22 @@ class Tile:
     depth: int
     stages: int
     warps: int = 4
+    more: int = 0
     splits: int = 1
     accumulators: int = 1
     ahead: int = 0
+
+    @property
+    def all_rows(self) -> int:
+        """Rows of the batch of one program."""
+        return self.rows + self.more
 
     def shared_bytes(self, element_size: int = 2, matrix_size: int | None = None) -> int:
         """Shared memory of the operands and of the barriers of their copies.
 
         ``matrix_size``: bytes of an element of the matrix, where it has another type.
         """
-        line = self.rows * element_size + self.columns * (matrix_size or element_size)
+        line = self.all_rows * element_size + self.columns * (matrix_size or element_size)
         return self.stages * line * self.depth + _BARRIERS
 
     def fitted(self, limit: int, element_size: int = 2, matrix_size: int | None = None) -> "Tile":
@@ -108,6 +116,7 @@ def add_step(total, weights, batch, scales, k, N, GROUPS: tl.constexpr, PRECISIO
 def accumulate(
     left,
     right,
+    right_more,
     scale,
     first_row,
     first_input,
@@ -116,19 +125,35 @@ def accumulate(
     N,
     GROUPS: tl.constexpr,
     ROWS: tl.constexpr,
+    MORE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """[COLUMNS, ROWS] float32: rows of the matrix times rows of the batch."""
+    """[COLUMNS, ROWS] and [COLUMNS, MORE] float32: rows of the matrix times rows of the batch.
+
+    Without MORE the second is the first, and not to be used.
+    """
     total = tl.zeros([COLUMNS, ROWS], tl.float32)
     # Rows of the last tile that do not exist have the scale of the last one.
     scales = scale + tl.minimum(first_row + tl.arange(0, COLUMNS), N - 1)
-    for k in tl.range(begin, end, DEPTH, num_stages=STAGES):
-        batch = right.load([first_input, k])
-        weights = left.load([first_row, k])
-        total = add_step(total, weights, batch.T, scales, k, N, GROUPS, PRECISION)
+    if MORE > 0:
+        more = tl.zeros([COLUMNS, MORE], tl.float32)
+        for k in tl.range(begin, end, DEPTH, num_stages=STAGES):
+            weights = left.load([first_row, k])
+            batch = right.load([first_input, k])
+            total = add_step(total, weights, batch.T, scales, k, N, GROUPS, PRECISION)
+            others = right_more.load([first_input + ROWS, k])
+            more = add_step(more, weights, others.T, scales, k, N, GROUPS, PRECISION)
+        if GROUPS == 1:
+            more *= tl.load(scales)[:, None]
+    else:
+        more = total
+        for k in tl.range(begin, end, DEPTH, num_stages=STAGES):
+            batch = right.load([first_input, k])
+            weights = left.load([first_row, k])
+            total = add_step(total, weights, batch.T, scales, k, N, GROUPS, PRECISION)
     if GROUPS == 1:
         total *= tl.load(scales)[:, None]
-    return total
+    return total, more

@@ -23,7 +23,8 @@ from mizzen_worker.kernels.gpu.launching import (
 from mizzen_worker.kernels.gpu.residual_norm import add_norm, embed_norm, rms_norm
 from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
-from mizzen_worker.kernels.gpu.skinny_gemm import best_of_blocks, gated, multiply
+from mizzen_worker.kernels.gpu.skinny_best import best_of_blocks
+from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.experts import expert_products
 from mizzen_worker.layers.gpu.skinny_tiles import Matrix, SkinnyProduct, choose, choose_fp8

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mizzen_worker.kernels.fp8_matrix import GROUP
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
-BUCKETS = (16, 32, 64, 128, 192, 240, 256)
+BUCKETS = (16, 32, 64, 128, 160, 192, 240, 256)
 """Most rows of each bucket; above the last one products are the library's.
 
 A tile costs as much for few of its rows as for all of them, the library's product rises with the
@@ -78,6 +78,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 128, 6),
         64: _eager(64, 64, 128, 4),
         128: None,
+        160: None,
         192: None,
         240: None,
         256: None,
@@ -87,6 +88,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         32: _tile(32, 64, 128, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
+        160: None,
         192: None,
         240: None,
         256: None,
@@ -96,6 +98,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         32: _pair(32, 64, 128, 4),
         64: _pair(64, 64, 128, 4),
         128: _pair(128, 64, 64, 3),
+        160: None,
         192: None,
         240: None,
         256: _pair(256, 64, 64, 4, warps=8),
@@ -105,6 +108,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         32: _tile(32, 64, 256, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
+        160: None,
         192: None,
         240: None,
         256: None,
@@ -114,6 +118,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         32: _tile(32, 128, 128, 4),
         64: _tile(64, 128, 64, 4),
         128: _wide(128, 256, 64, 4),
+        160: None,
         192: None,
         240: None,
         256: None,
@@ -126,6 +131,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 256, 3, splits=2),
         64: _eager(32, 64, 128, 4),
         128: _tile(64, 64, 128, 4),
+        160: _tile(64, 64, 64, 6),
         192: _tile(64, 64, 64, 6),
         240: _tile(128, 64, 64, 6),
         256: _tile(128, 64, 64, 6),
@@ -135,6 +141,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _tile(32, 64, 256, 3, splits=4),
         64: _tile(32, 64, 256, 3, splits=4),
         128: _tile(64, 64, 128, 3, splits=4),
+        160: _tile(128, 64, 64, 6, splits=4),
         192: _tile(128, 64, 64, 6, splits=4),
         240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
@@ -144,6 +151,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 128, 6),
         64: _eager(64, 64, 128, 4),
         128: _tile(128, 64, 64, 6),
+        160: _wide(128, 128, 64, 5),
         192: _wide(128, 128, 64, 5),
         240: _wide(128, 128, 64, 5),
         256: _wide(128, 128, 64, 5),
@@ -153,6 +161,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 256, 3, splits=6),
         64: _tile(32, 64, 256, 3, splits=4),
         128: _tile(64, 64, 64, 6, splits=4),
+        160: _tile(128, 64, 64, 6, splits=4),
         192: _tile(128, 64, 64, 6, splits=4),
         240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
@@ -162,6 +171,7 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _tile(32, 128, 64, 4),
         64: _tile(64, 128, 64, 4),
         128: _tile(128, 128, 64, 3),
+        160: None,
         192: None,
         240: None,
         256: None,
