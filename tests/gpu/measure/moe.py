@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import triton
 from tests.gpu.measure.harness import Readings, capture, require_close, time_work
 from tests.worker.kernels.gpu.ahead_of_time import claim
 from tests.worker.kernels.gpu.launches import compiled_only
@@ -71,7 +72,6 @@ DOWN, DOWN_WIDE = _tile(16, 128, 128, 3), _tile(64, 128, 64, 4)
 GATED_FEW = {
     64: [
         RowTiles(narrow=PAIR, wide=PAIR_WIDE),
-        RowTiles(narrow=PAIR, wide=PAIR),
         RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
         RowTiles(narrow=_pair(16, 128, 128, 3), wide=_pair(32, 128, 128, 2)),
     ],
@@ -89,7 +89,6 @@ GATED_FEW = {
 DOWN_FEW = {
     64: [
         RowTiles(narrow=DOWN, wide=DOWN_WIDE),
-        RowTiles(narrow=DOWN, wide=DOWN),
         RowTiles(narrow=_tile(16, 128, 128, 6), wide=_tile(64, 128, 128, 3)),
         RowTiles(narrow=_tile(16, 256, 64, 3, 8), wide=_tile(64, 256, 64, 2, 8)),
         RowTiles(narrow=_tile(16, 256, 128, 3, 8), wide=_tile(64, 256, 64, 4, 8)),
@@ -111,7 +110,6 @@ PERSISTENT, ONE_ITEM = 1, 10**9
 WHOLE = [
     (PAIR, PAIR_WIDE, PERSISTENT, (0, 0)),
     (PAIR, PAIR_WIDE, ONE_ITEM, (0, 0)),
-    (PAIR, PAIR, PERSISTENT, (0, 0)),
     (PAIR, PAIR_WIDE, PERSISTENT, (2048, 0)),
     (PAIR, PAIR_WIDE, PERSISTENT, (2048, 1024)),
     (PAIR, PAIR_WIDE, PERSISTENT, (1024, 512)),
@@ -354,8 +352,7 @@ def _whole_cases() -> Iterator[Case]:
             sizes = f"{narrow.columns}/{narrow.depth}/{narrow.stages}, {wide.rows}"
             kind = "persistent" if programs == PERSISTENT else "one item"
             gated = RowTiles(narrow=replace(narrow, ahead=ahead), wide=wide)
-            down_wide = DOWN if wide is narrow else DOWN_WIDE
-            down = RowTiles(narrow=replace(DOWN, ahead=down_ahead), wide=down_wide)
+            down = RowTiles(narrow=replace(DOWN, ahead=down_ahead), wide=DOWN_WIDE)
             yield Case(
                 name=f"whole part {sizes} {kind}, ahead {ahead} {down_ahead}",
                 tokens=tokens,
@@ -502,7 +499,10 @@ def measure(readings: Readings) -> None:
         if key not in states:
             made = [state_on("cuda", case.tokens, case.groups) for _ in layers]
             states = (states if is_few else {}) | {key: made}
-        _time(readings, case, layers, states[key], DEPENDENT if is_few else PLAIN)
+        try:
+            _time(readings, case, layers, states[key], DEPENDENT if is_few else PLAIN)
+        except triton.runtime.errors.OutOfResources as error:
+            readings.add(f"{case.name}, {case.tokens} tokens: {error}")
 
 
 def _time(

@@ -1,8 +1,9 @@
 """A kernel of no use, compiled in other processes by a process that has no GPU.
 
 Run as a program with a folder: fills it as a cache for two specialisations of a kernel that was
-launched several times, then finds both there, and prints what happened as JSON. A process of its
-own, because the driver is global and kernels under test elsewhere are interpreted.
+launched several times, then finds both there, notes the work of a second model that shares one of
+them, and prints what happened as JSON. A process of its own, because the driver is global and
+kernels under test elsewhere are interpreted.
 """
 
 import json
@@ -15,6 +16,7 @@ import triton
 import triton.language as tl
 
 from mizzen_worker.kernels.gpu.claimed_driver import ClaimedDriver
+from mizzen_worker.kernels.gpu.compile_ahead import recorded_kernels
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 
 
@@ -27,8 +29,8 @@ def add_one(x, y, size, BLOCK: tl.constexpr, PDL: tl.constexpr):  # noqa: N803
     tl.store(y + index, value + 1, mask=index < size)
 
 
-def launch() -> None:
-    for size in (64, 256, 64, 256):
+def launch(sizes: tuple[int, ...] = (64, 256, 64, 256)) -> None:
+    for size in sizes:
         x = torch.empty(size, dtype=torch.bfloat16, device="meta")
         add_one[(1,)](x, x, size, BLOCK=size, PDL=1, num_warps=4, launch_pdl=True)
 
@@ -49,7 +51,11 @@ def main() -> None:
         x = torch.empty(size, dtype=torch.bfloat16, device="meta")
         add_one.warmup(x, x, size, BLOCK=size, PDL=1, num_warps=4, launch_pdl=True, grid=(1,))
     new = len(list(path.iterdir())) - len(files)
-    print(json.dumps({"told": told, "hits": hits, "new": new, "files": files}))
+    # A launch of the compiled one would fail here, and read what is not there on a GPU.
+    with recorded_kernels() as requests:
+        launch((64, 512, 512))
+    noted = [request.name for request in requests]
+    print(json.dumps({"noted": noted, "told": told, "hits": hits, "new": new, "files": files}))
 
 
 if __name__ == "__main__":

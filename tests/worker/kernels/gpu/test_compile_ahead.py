@@ -26,4 +26,5 @@ def test_noted_kernels_are_compiled_once_and_then_found(tmp_path: Path) -> None:
     assert found["told"] == [[0, 2], [1, 2], [2, 2]], done.stderr[-2000:]
     assert found["hits"] == [True, True]
     assert found["new"] == 0
+    assert found["noted"] == ["add_one"]
     assert sum(name.endswith(".filled") for name in found["files"]) == 1

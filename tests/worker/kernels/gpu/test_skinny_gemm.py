@@ -206,6 +206,10 @@ def compile_all(capability: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_compiles_without_spills() -> None:
-    """For SM 90 only: before it the library multiplies, see ``has_tensor_copies``."""
+    """For SM 90 only: before it the library multiplies, see ``has_tensor_copies``.
+
+    The head's search of 192 rows has a few words on the stack, and was measured to be the fastest.
+    """
     records = compile_elsewhere("tests.worker.kernels.gpu.test_skinny_gemm", 90)
-    assert all(record["stack"] == 0 for record in records)
+    most = {"_best_kernel": 48}
+    assert all(record["stack"] <= most.get(record["kernel"], 0) for record in records)

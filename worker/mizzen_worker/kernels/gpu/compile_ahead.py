@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import triton
+from triton.runtime.jit import KernelInterface
 
 logger = logging.getLogger(__name__)
 
@@ -30,22 +31,21 @@ class KernelRequest(msgspec.Struct, frozen=True, kw_only=True):
     data: str
 
 
-class _Skipped:
-    """Stands where a compiled kernel would: launching it does nothing."""
+_NOTED = object()
+"""Stands where a compiled kernel would: nothing launches it."""
 
-    function = None
-    packed_metadata = None
 
-    def launch_metadata(self, *arguments: object) -> None:
-        """See Triton's ``CompiledKernel``."""
-
-    def run(self, *arguments: object) -> None:
-        """See Triton's ``CompiledKernel``."""
+def _look_up(kernel: Any, grid: tuple[int, ...]) -> Callable[..., object]:
+    """What ``kernel[grid]`` gives in place of a launch."""
+    return lambda *arguments, **options: kernel.run(*arguments, grid=grid, warmup=True, **options)
 
 
 @contextmanager
 def recorded_kernels() -> Iterator[list[KernelRequest]]:
-    """Note every kernel that is not compiled in this process yet, and launch none of them."""
+    """Note every kernel that is not compiled in this process yet, and launch none of them.
+
+    Nor those that are compiled, of a model that was loaded before: the tensors hold nothing.
+    """
     requests: list[KernelRequest] = []
     stand_ins: list[tuple[dict[object, object], object]] = []
 
@@ -53,16 +53,17 @@ def recorded_kernels() -> Iterator[list[KernelRequest]]:
         data = compile["specialization_data"]
         requests.append(KernelRequest(module=fn.module, name=fn.name, data=data))
         cache = fn.jit_function.device_caches[compile["device"]][0]
-        cache[key] = _Skipped()
+        cache[key] = _NOTED
         stand_ins.append((cache, key))
         return True
 
-    before = triton.knobs.runtime.jit_cache_hook
+    before = triton.knobs.runtime.jit_cache_hook, KernelInterface.__getitem__
     triton.knobs.runtime.jit_cache_hook = note
+    KernelInterface.__getitem__ = _look_up
     try:
         yield requests
     finally:
-        triton.knobs.runtime.jit_cache_hook = before
+        triton.knobs.runtime.jit_cache_hook, KernelInterface.__getitem__ = before
         for cache, key in stand_ins:
             del cache[key]
 

@@ -56,6 +56,13 @@ def _tile(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> 
     return Tile(rows=rows, columns=columns, depth=depth, stages=stages, splits=splits)
 
 
+def _more(rows: int, more: int, columns: int, stages: int, splits: int = 1, warps: int = 4) -> Tile:
+    """Rows that are no power of two, with 64 columns of K in a step."""
+    return Tile(
+        rows=rows, more=more, columns=columns, depth=64, stages=stages, splits=splits, warps=warps
+    )
+
+
 def _eager(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> Tile:
     return replace(_tile(rows, columns, depth, stages, splits), ahead=_AHEAD)
 
@@ -79,27 +86,27 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _eager(64, 64, 128, 4),
         128: None,
         160: None,
-        192: None,
+        192: _more(128, 64, 64, 6),
         240: None,
-        256: None,
+        256: _wide(128, 128, 64, 6),
     },
     Matrix(product=SkinnyProduct.ADD, outputs=4096, inputs=4096): {
         16: _tile(16, 64, 256, 3, splits=2),
         32: _tile(32, 64, 128, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
-        160: None,
-        192: None,
+        160: _more(128, 32, 64, 6, splits=2),
+        192: _more(128, 64, 64, 6, splits=2),
         240: None,
-        256: None,
+        256: replace(_wide(256, 64, 64, 5), splits=2),
     },
     Matrix(product=SkinnyProduct.GATE_UP, outputs=28672, inputs=4096): {
         16: _pair(16, 64, 128, 4),
         32: _pair(32, 64, 128, 4),
         64: _pair(64, 64, 128, 4),
-        128: _pair(128, 64, 64, 3),
+        128: _tile(128, 128, 64, 3),
         160: None,
-        192: None,
+        192: _more(128, 64, 256, 4, warps=8),
         240: None,
         256: _pair(256, 64, 64, 4, warps=8),
     },
@@ -108,8 +115,8 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         32: _tile(32, 64, 256, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
-        160: None,
-        192: None,
+        160: _more(128, 32, 64, 6, splits=2),
+        192: _more(128, 64, 64, 6, splits=2),
         240: None,
         256: None,
     },
@@ -119,7 +126,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _tile(64, 128, 64, 4),
         128: _wide(128, 256, 64, 4),
         160: None,
-        192: None,
+        192: _more(128, 64, 128, 5),
         240: None,
         256: None,
     },
@@ -131,8 +138,8 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 256, 3, splits=2),
         64: _eager(32, 64, 128, 4),
         128: _tile(64, 64, 128, 4),
-        160: _tile(64, 64, 64, 6),
-        192: _tile(64, 64, 64, 6),
+        160: _more(128, 32, 64, 6, splits=2),
+        192: _more(64, 32, 64, 6),
         240: _tile(128, 64, 64, 6),
         256: _tile(128, 64, 64, 6),
     },
@@ -140,9 +147,9 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         16: _tile(16, 64, 256, 3, splits=4),
         32: _tile(32, 64, 256, 3, splits=4),
         64: _tile(32, 64, 256, 3, splits=4),
-        128: _tile(64, 64, 128, 3, splits=4),
-        160: _tile(128, 64, 64, 6, splits=4),
-        192: _tile(128, 64, 64, 6, splits=4),
+        128: _tile(64, 64, 128, 4, splits=4),
+        160: _more(64, 16, 64, 6, splits=4),
+        192: _more(64, 32, 64, 6, splits=4),
         240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
@@ -151,8 +158,8 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _eager(32, 64, 128, 6),
         64: _eager(64, 64, 128, 4),
         128: _tile(128, 64, 64, 6),
-        160: _wide(128, 128, 64, 5),
-        192: _wide(128, 128, 64, 5),
+        160: _more(128, 32, 64, 6),
+        192: _more(128, 64, 64, 6),
         240: _wide(128, 128, 64, 5),
         256: _wide(128, 128, 64, 5),
     },
@@ -160,9 +167,9 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         16: _eager(16, 64, 256, 3, splits=6),
         32: _eager(32, 64, 256, 3, splits=6),
         64: _tile(32, 64, 256, 3, splits=4),
-        128: _tile(64, 64, 64, 6, splits=4),
-        160: _tile(128, 64, 64, 6, splits=4),
-        192: _tile(128, 64, 64, 6, splits=4),
+        128: _tile(64, 64, 128, 4, splits=4),
+        160: _more(64, 16, 64, 6, splits=4),
+        192: _more(64, 32, 64, 6, splits=4),
         240: _tile(128, 64, 64, 6, splits=4),
         256: _tile(128, 64, 64, 6, splits=4),
     },
@@ -171,10 +178,10 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
         32: _tile(32, 128, 64, 4),
         64: _tile(64, 128, 64, 4),
         128: _tile(128, 128, 64, 3),
-        160: None,
-        192: None,
-        240: None,
-        256: None,
+        160: _more(128, 32, 256, 4, warps=8),
+        192: _more(128, 64, 128, 5),
+        240: _tile(128, 128, 64, 3),
+        256: _tile(128, 128, 64, 3),
     },
 }
 
