@@ -28,7 +28,7 @@ from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import add_norm
-from mizzen_worker.kernels.gpu.row_tiles import RowTiles, num_resident
+from mizzen_worker.kernels.gpu.row_tiles import RowTiles
 from mizzen_worker.kernels.gpu.skinny_gemm import multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference import moe as reference
@@ -105,18 +105,15 @@ MANY = {
     8192: [_tile(128, 256, 64, 3, 8), _tile(128, 256, 64, 4, 8)],
 }
 CHECKED = (1, 2, 3, 16, 17, 64, 128, 200, 256, 512, 777, 1024, 8192)
-PERSISTENT, ONE_ITEM = 1, 10**9
-"""Programs: as many as the device holds at once, or one for each item."""
+PAIR_SHORT, PAIR_SHORT_WIDE = _pair(16, 64, 128, 3), _pair(64, 64, 64, 4)
 WHOLE = [
-    (PAIR, PAIR_WIDE, PERSISTENT, (0, 0)),
-    (PAIR, PAIR_WIDE, ONE_ITEM, (0, 0)),
-    (PAIR, PAIR_WIDE, PERSISTENT, (2048, 0)),
-    (PAIR, PAIR_WIDE, PERSISTENT, (2048, 1024)),
-    (PAIR, PAIR_WIDE, PERSISTENT, (1024, 512)),
-    (_pair(16, 64, 128, 3), _pair(64, 64, 64, 4), PERSISTENT, (0, 0)),
-    (_pair(16, 64, 128, 3), _pair(64, 64, 64, 4), PERSISTENT, (1024, 512)),
+    (PAIR_SHORT, PAIR_SHORT_WIDE, (0, 0)),
+    (PAIR, PAIR_WIDE, (0, 0)),
+    (PAIR_SHORT, PAIR_SHORT_WIDE, (1024, 512)),
+    (_pair(16, 64, 128, 4), _pair(64, 64, 64, 4), (0, 0)),
+    (_pair(16, 64, 128, 2), _pair(32, 64, 64, 4), (0, 0)),
 ]
-"""Gate and up, programs, bytes ahead of it and of down."""
+"""Gate and up, bytes ahead of it and of down."""
 GROUPS = 12
 """Of equal tokens, for steps whose tokens crowd on few experts, as made-up weights do."""
 
@@ -239,10 +236,6 @@ def _down_one(tile: DownTile) -> Work:
     )
 
 
-def resident_of(tile: RowTiles) -> int:
-    return num_resident(tile, 2)
-
-
 def _gated(tile: Tile | RowTiles) -> Work:
     if isinstance(tile, Tile):
         return lambda layer, state, launch: gated_many(
@@ -255,7 +248,6 @@ def _gated(tile: Tile | RowTiles) -> Work:
         state.pairs,
         tile,
         launch,
-        num_resident=resident_of(tile),
     )
 
 
@@ -271,7 +263,6 @@ def _down(tile: Tile | RowTiles) -> Work:
         state.pairs,
         tile,
         launch,
-        num_resident=resident_of(tile),
     )
 
 
@@ -284,7 +275,7 @@ def _whole_one(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any
     return add_experts_of_one(state.hidden, layer, EPS, launch)
 
 
-def _whole_with(gated: RowTiles, down: RowTiles, programs: int) -> Work:
+def _whole_with(gated: RowTiles, down: RowTiles) -> Work:
     def work(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
         normed, tile = state.normed, router_tile(state.tokens)
         logits = multiply(normed, layer.router.values, tile, dtype=torch.float32, launch=launch)
@@ -297,7 +288,6 @@ def _whole_with(gated: RowTiles, down: RowTiles, programs: int) -> Work:
             pairs,
             gated,
             launch,
-            num_resident=max(resident_of(gated), programs),
         )
         products = down_few(
             inner,
@@ -306,7 +296,6 @@ def _whole_with(gated: RowTiles, down: RowTiles, programs: int) -> Work:
             pairs,
             down,
             launch,
-            num_resident=max(resident_of(down), programs),
         )
         return add_norm(state.hidden, products, EPS, launch)
 
@@ -348,15 +337,14 @@ def cases() -> Iterator[Case]:
 
 def _whole_cases() -> Iterator[Case]:
     for tokens, groups in ((64, 0), (128, 0), (64, GROUPS), (128, GROUPS)):
-        for narrow, wide, programs, (ahead, down_ahead) in WHOLE:
+        for narrow, wide, (ahead, down_ahead) in WHOLE:
             sizes = f"{narrow.columns}/{narrow.depth}/{narrow.stages}, {wide.rows}"
-            kind = "persistent" if programs == PERSISTENT else "one item"
             gated = RowTiles(narrow=replace(narrow, ahead=ahead), wide=wide)
             down = RowTiles(narrow=replace(DOWN, ahead=down_ahead), wide=DOWN_WIDE)
             yield Case(
-                name=f"whole part {sizes} {kind}, ahead {ahead} {down_ahead}",
+                name=f"whole part {sizes}, ahead {ahead} {down_ahead}",
                 tokens=tokens,
-                work=_whole_with(gated, down, programs),
+                work=_whole_with(gated, down),
                 groups=groups,
             )
 

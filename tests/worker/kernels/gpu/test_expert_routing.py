@@ -5,7 +5,7 @@ import torch
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
-from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
+from mizzen_worker.kernels.gpu.expert_routing import Padding, choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.reference import moe as reference
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
@@ -64,6 +64,20 @@ def test_sorting_is_the_references(tokens: int, experts: int, chosen: int) -> No
     found = sort_by_expert(ids, experts, PLAIN)
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
+
+
+def test_tokens_that_fill_up_a_step_are_of_no_expert() -> None:
+    torch.manual_seed(1)
+    ids = torch.stack([torch.randperm(7)[:3] for _ in range(40)]).int().to(DEVICE)
+    locations = torch.randint(0, 64, (40,), device=DEVICE)
+    padding = Padding(locations=locations, first=16)
+    order, offsets = sort_by_expert(ids, 7, PLAIN, padding=padding)
+    is_there = (locations >= 16).repeat_interleave(3)
+    assert 0 < int(offsets[-1]) == int(is_there.sum()) < len(order)
+    alone, ends = reference.sort_by_expert(ids[locations >= 16].long(), 7)
+    assert torch.equal(offsets.long(), ends.long())
+    pairs = is_there.nonzero()[:, 0]
+    assert torch.equal(order[: offsets[-1]].long(), pairs[alone.long()])
 
 
 def test_experts_that_were_chosen_are_counted() -> None:

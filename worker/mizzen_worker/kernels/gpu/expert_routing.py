@@ -6,12 +6,15 @@
   expert that is not there.
 - ``sort_by_expert``: experts [num_tokens, num_chosen] to ``order`` [pairs] int32, the pairs
   (token * num_chosen + slot) sorted by expert and in order within one, and ``offsets``
-  [num_experts + 1] int32 of each expert's part of it. No atomics: the same on every run.
+  [num_experts + 1] int32 of each expert's part of it. No atomics: the same on every run. Pairs of
+  tokens that only fill up a captured step (``Padding``) are of no expert: nothing is read for them,
+  and what ``order`` has behind the last offset means nothing.
 
 Any sizes; contiguous. Nothing is read before the wait of a dependent launch.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +26,17 @@ MAX_EXPERTS = 512
 """One warp holds the logits of a token."""
 _MAX_BLOCK = 4096
 """Pairs that a program looks at in one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """Tells which tokens a step has only to be full: their ``locations`` are below ``first``.
+
+    ``locations`` [num_tokens] int64 of their KV; those of page 0 belong to nobody.
+    """
+
+    locations: torch.Tensor
+    first: int
 
 
 @triton.jit
@@ -98,12 +112,27 @@ def _share(value, top, counts):
 
 
 @triton.jit
+def _load_chosen(
+    chosen, locations, first, pair, num_pairs, CHOSEN: tl.constexpr, HAS_PADDING: tl.constexpr
+):
+    """Experts of pairs; above all of them where there is no pair, or one of a padding token."""
+    exists = pair < num_pairs
+    if HAS_PADDING:
+        exists &= tl.load(locations + pair // CHOSEN, mask=exists, other=0) >= first
+    return tl.load(chosen + pair, mask=exists, other=1 << 30)
+
+
+@triton.jit
 def _sort_kernel(
     chosen,
+    locations,
+    first_location,
     order,
     offsets,
     tally,
     num_pairs,
+    CHOSEN: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
     HAS_TALLY: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -117,14 +146,18 @@ def _sort_kernel(
     before = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
-        found = tl.load(chosen + pair, mask=pair < num_pairs, other=1 << 30)
+        found = _load_chosen(
+            chosen, locations, first_location, pair, num_pairs, CHOSEN, HAS_PADDING
+        )
         before += (found < expert).to(tl.int32)
     place = tl.sum(before, axis=0)
     begin = place
     tl.store(offsets + expert, place)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
-        found = tl.load(chosen + pair, mask=pair < num_pairs, other=1 << 30)
+        found = _load_chosen(
+            chosen, locations, first_location, pair, num_pairs, CHOSEN, HAS_PADDING
+        )
         is_own = (found == expert).to(tl.int32)
         until = tl.cumsum(is_own, axis=0)
         tl.store(order + place + until - 1, pair, mask=is_own > 0)
@@ -172,6 +205,7 @@ def sort_by_expert(
     num_experts: int,
     launch: Mapping[str, Any],
     tally: torch.Tensor | None = None,
+    padding: Padding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Order and offsets; see the module. ``tally`` as of ``ExpertTally`` is added to."""
     num_pairs = chosen.numel()
@@ -180,10 +214,14 @@ def sort_by_expert(
     block = min(max(triton.next_power_of_2(num_pairs), 16), _MAX_BLOCK)
     _sort_kernel[(num_experts + 1,)](
         chosen,
+        chosen if padding is None else padding.locations,
+        0 if padding is None else padding.first,
         order,
         offsets,
         offsets if tally is None else tally,
         num_pairs,
+        CHOSEN=chosen.shape[1],
+        HAS_PADDING=padding is not None,
         HAS_TALLY=tally is not None,
         BLOCK=block,
         num_warps=max(min(block // 256, 8), 1),

@@ -11,12 +11,13 @@ tiles. Pairs, ``order`` and ``offsets`` are those of ``expert_routing.py``.
   N]: to be added up, in this order, by whoever needs the sum.
 
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
-Grid: as many programs as the device holds (``num_resident``), which share out items in turn. One
-is a tile of rows of an expert's matrix for one block of its pairs, so experts without pairs cost
-nothing; an expert's items are neighbours. Matrices come through tensor descriptors: a tile that
-passes the end of an expert reads rows of the next one, and stores none of them. With ``Tile.ahead``
-the programs of a dependent launch ask L2 for that many bytes (a power of two, 128 at least) of each
-row of theirs before they wait: worth it where nearly all experts are chosen.
+Grid: a program is a tile of rows of an expert's matrix for one block of its pairs; there are as
+many as there can be at most, and those without work end at once (which was measured to be faster
+than programs that stay and take several). An expert's are neighbours. Matrices come through tensor
+descriptors: a tile that passes the end of an expert reads rows of the next one, and stores none of
+them. With ``Tile.ahead`` the programs of a dependent launch ask L2 for that many bytes (a power of
+two, 128 at least) of each row of theirs before they wait: worth it where nearly all experts are
+chosen.
 """
 
 from collections.abc import Mapping
@@ -142,17 +143,15 @@ def _gated_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Items (block of rows, tile of gate rows and of the up rows beside them)."""
+    """Program (block of rows, tile of gate rows and of the up rows beside them)."""
     tiles = tl.cdiv(F, COLUMNS)
     own = tl.program_id(0)
     guess = 2 * (own // tiles * F + own % tiles * COLUMNS)
     _begin(matrix, guess, EXPERTS * 2 * F, K, 2 * COLUMNS, AHEAD, PDL)
     begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, WIDE_ROWS)
-    for item in range(own, tl.max(until, axis=0) * tiles, tl.num_programs(0)):
-        expert, first, end = find_block(
-            begins, ends, until, item // tiles, EXPERTS_BLOCK, WIDE_ROWS
-        )
-        first_row = item % tiles * COLUMNS
+    if own < tl.max(until, axis=0) * tiles:
+        expert, first, end = find_block(begins, ends, until, own // tiles, EXPERTS_BLOCK, WIDE_ROWS)
+        first_row = own % tiles * COLUMNS
         if end - first <= ROWS:
             _gated_item(
                 gates,
@@ -263,16 +262,14 @@ def _down_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Items (block of rows, tile of rows of the expert's matrix)."""
+    """Program (block of rows, tile of rows of the expert's matrix)."""
     tiles = tl.cdiv(N, COLUMNS)
     own = tl.program_id(0)
     _begin(matrix, own // tiles * N + own % tiles * COLUMNS, EXPERTS * N, K, COLUMNS, AHEAD, PDL)
     begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, WIDE_ROWS)
-    for item in range(own, tl.max(until, axis=0) * tiles, tl.num_programs(0)):
-        expert, first, end = find_block(
-            begins, ends, until, item // tiles, EXPERTS_BLOCK, WIDE_ROWS
-        )
-        first_row = item % tiles * COLUMNS
+    if own < tl.max(until, axis=0) * tiles:
+        expert, first, end = find_block(begins, ends, until, own // tiles, EXPERTS_BLOCK, WIDE_ROWS)
+        first_row = own % tiles * COLUMNS
         if end - first <= ROWS:
             _down_item(
                 matrices,
@@ -324,8 +321,6 @@ def gated_few(
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
     tiles: RowTiles,
     launch: Mapping[str, Any],
-    *,
-    num_resident: int,
 ) -> torch.Tensor:
     """Activations [pairs, F]; tiles' columns count gate and up rows."""
     experts, double, depth = matrices.shape
@@ -337,7 +332,7 @@ def gated_few(
         sides = matrices.view(experts * inner, 2, depth)
         half = tiles.narrow.columns // 2
         items = max_blocks(weights.numel(), experts, tiles.wide) * triton.cdiv(inner, half)
-        _gated_kernel[(min(items, num_resident),)](
+        _gated_kernel[(items,)](
             *(
                 TensorDescriptor.from_tensor(sides[:, side], [half, tile.depth])
                 for tile in (tiles.narrow, tiles.wide)
@@ -363,8 +358,6 @@ def down_few(
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
     tiles: RowTiles,
     launch: Mapping[str, Any],
-    *,
-    num_resident: int,
 ) -> torch.Tensor:
     """Products [num_chosen, num_tokens, N]."""
     experts, outputs, depth = matrices.shape
@@ -376,7 +369,7 @@ def down_few(
         columns = tiles.narrow.columns
         items = max_blocks(len(inputs), experts, tiles.wide) * triton.cdiv(outputs, columns)
         rows = matrices.view(experts * outputs, depth)
-        _down_kernel[(min(items, num_resident),)](
+        _down_kernel[(items,)](
             TensorDescriptor.from_tensor(rows, [columns, tiles.narrow.depth]),
             TensorDescriptor.from_tensor(rows, [columns, tiles.wide.depth]),
             matrices,

@@ -1,4 +1,4 @@
-"""Owns the tiles of experts' products with few rows, and how many of them a device holds."""
+"""Owns the tiles of experts' products with few rows, and the options that they make."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,7 @@ from typing import Any
 import torch
 import triton
 
-from mizzen_worker.kernels.gpu.launching import num_multiprocessors, shared_memory
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
-
-_SHARED_OF_A_PROGRAM = 1024
-"""Bytes that the driver takes of a multiprocessor's shared memory for each program on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +34,6 @@ class RowTiles:
             narrow=self.narrow.fitted(limit, element_size),
             wide=self.wide.fitted(limit, element_size),
         )
-
-
-def num_resident(tiles: RowTiles, element_size: int) -> int:
-    """Programs that the current device holds at once, going by shared memory."""
-    own = max(tile.shared_bytes(element_size) for tile in (tiles.narrow, tiles.wide))
-    own += _SHARED_OF_A_PROGRAM
-    return num_multiprocessors() * max((shared_memory() + _SHARED_OF_A_PROGRAM) // own, 1)
 
 
 def kernel_options(

@@ -79,7 +79,7 @@ def _tile(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> T
 
 _CHOICES: Mapping[float, Choice] = {
     8.0: FewRows(
-        gated=RowTiles(narrow=_pair(16, 64, 256, 3), wide=_pair(64, 64, 128, 4)),
+        gated=RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
         down=RowTiles(narrow=_tile(16, 128, 128, 3), wide=_tile(64, 128, 64, 4)),
     ),
     24.0: FewRows(

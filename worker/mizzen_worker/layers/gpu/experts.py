@@ -13,12 +13,16 @@ from typing import Any
 import torch
 
 from mizzen_worker.kernels.gpu.expert_gemv import down_chosen_add, gated_chosen
-from mizzen_worker.kernels.gpu.expert_routing import MAX_EXPERTS, choose_experts, sort_by_expert
+from mizzen_worker.kernels.gpu.expert_routing import (
+    MAX_EXPERTS,
+    Padding,
+    choose_experts,
+    sort_by_expert,
+)
 from mizzen_worker.kernels.gpu.gemv import linear
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import has_tensor_copies, shared_memory
-from mizzen_worker.kernels.gpu.row_tiles import num_resident
 from mizzen_worker.kernels.gpu.skinny_gemm import multiply
 from mizzen_worker.layers.gpu.expert_tiles import ExpertTiles, FewRows, router_tile, tiles_of
 from mizzen_worker.layers.gpu.weights import GpuWeight
@@ -68,40 +72,24 @@ def expert_products(
     experts: Experts[GpuWeight],
     launch: Mapping[str, Any],
     tally: torch.Tensor | None = None,
+    padding: Padding | None = None,
 ) -> torch.Tensor:
     """Products [num_chosen, num_tokens, size] to be added, in this order, to the hidden rows.
 
     ``normed`` [num_tokens, size] are the hidden rows' RMS norms without a weight. ``tally``: see
-    ``ExpertTally``.
+    ``ExpertTally``. What tokens of ``padding`` are given means nothing.
     """
     gate_up, down = experts.gate_up.values, experts.down.values
     num_experts, num_chosen = len(gate_up), experts.routing.num_chosen
     if len(normed) == 0:
         return normed.new_empty((num_chosen, *normed.shape))
     chosen, weights = _choose(_logits(normed, experts.router.values, launch), experts, launch)
-    pairs = sort_by_expert(chosen, num_experts, launch, tally)
+    pairs = sort_by_expert(chosen, num_experts, launch, tally, padding)
     choice = _tiles(experts).of(chosen.numel() / num_experts, has_tensor_copies=has_tensor_copies())
     choice = choice.fitted(shared_memory(), normed.element_size())
     if isinstance(choice, FewRows):
-        size = normed.element_size()
-        activations = gated_few(
-            normed,
-            gate_up,
-            weights,
-            pairs,
-            choice.gated,
-            launch,
-            num_resident=num_resident(choice.gated, size),
-        )
-        return down_few(
-            activations,
-            down,
-            num_chosen,
-            pairs,
-            choice.down,
-            launch,
-            num_resident=num_resident(choice.down, size),
-        )
+        activations = gated_few(normed, gate_up, weights, pairs, choice.gated, launch)
+        return down_few(activations, down, num_chosen, pairs, choice.down, launch)
     activations = gated_many(normed, gate_up, weights, pairs, choice.gated, launch)
     return down_many(activations, down, num_chosen, pairs, choice.down, launch)
 

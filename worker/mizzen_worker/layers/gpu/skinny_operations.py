@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from mizzen_worker.kernels.gpu.block_best import block_best
+from mizzen_worker.kernels.gpu.expert_routing import Padding
 from mizzen_worker.kernels.gpu.launching import (
     PLAIN,
     dependent,
@@ -104,8 +105,17 @@ class SkinnyOperations:
     def norm_experts_add(self, hidden: SkinnyValue, experts: Experts[GpuWeight]) -> SkinnyValue:
         """See ``Operations``; the experts' products stay apart."""
         tally = self._step.settings.expert_counts
-        products = expert_products(self._normed(hidden), experts, self._launch, tally)
+        products = expert_products(
+            self._normed(hidden), experts, self._launch, tally, self._padding()
+        )
         return SkinnyValue(rows=self._hidden(hidden), partials=products)
+
+    def _padding(self) -> Padding | None:
+        """None where rows may have been left out on the way."""
+        batch = self._step.batch
+        if not batch.is_all_sampled:
+            return None
+        return Padding(locations=batch.kv_locations, first=batch.page_size)
 
     def select_sampled(self, value: SkinnyValue) -> SkinnyValue:
         """See ``Operations``; nothing is done where every token is sampled."""
