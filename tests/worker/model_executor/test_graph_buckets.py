@@ -30,7 +30,7 @@ def test_decode_buckets_end_with_the_most_rows_there_can_be(
 def test_prefill_buckets_stay_within_the_context_and_have_no_more_rows_than_tokens() -> None:
     assert prefill_buckets(200) == ((64, 16), (64, 64), (128, 16), (128, 64))
     assert prefill_buckets(63) == ()
-    assert prefill_buckets(100_000)[-1] == (4096, 256)
+    assert prefill_buckets(100_000)[-1] == (8192, 256)
     assert prefill_buckets(100_000, longest=600)[-4:] == (
         (1024, 16),
         (1024, 256),
@@ -51,7 +51,7 @@ def test_padding_is_worth_it_while_the_host_would_take_longer() -> None:
         vocab_size=151_936,
     )
     large = replace(small, hidden_size=4096, intermediate_size=14_336, num_heads=32)
-    assert 4096 <= longest_padded(small) < 8192
+    assert longest_padded(small) >= 8192
     assert 512 <= longest_padded(large) < 1024
     experts = ExpertShape(
         num_experts=128,
@@ -63,7 +63,7 @@ def test_padding_is_worth_it_while_the_host_would_take_longer() -> None:
     assert longest_padded(replace(large, experts=experts)) > longest_padded(large)
     assert is_worth_padding(300, 512, longest=600)
     assert not is_worth_padding(600, 1024, longest=600)
-    assert [uncaptured_tokens(9000, longest) for longest in (10, 600, 9000)] == [65, 513, 4097]
+    assert [uncaptured_tokens(9000, longest) for longest in (10, 600, 9000)] == [65, 513, 8193]
     assert is_worth_padding(1000, 1024, longest=600)
     assert is_worth_padding(600, 1024, longest=None)
 

@@ -76,7 +76,9 @@ class PrefillGraphs:
 
             def work(bucket: tuple[int, int] = bucket) -> torch.Tensor | None:
                 batch = self._batch(*bucket)
-                head = self._forward.run_head(batch, HeadResult.LOGITS, is_dependent=True)
+                head = self._forward.run_head(
+                    batch, HeadResult.LOGITS, is_dependent=True, cut=self._maker.cut
+                )
                 return head.logits
 
             graph, logits = self._maker.capture(work)
