@@ -66,18 +66,18 @@ def test_sorting_is_the_references(tokens: int, experts: int, chosen: int) -> No
     assert torch.equal(found[1], expected[1])
 
 
-def test_tokens_that_fill_up_a_step_are_of_no_expert() -> None:
+def test_tokens_that_fill_up_a_step_choose_what_the_first_did() -> None:
     torch.manual_seed(1)
-    ids = torch.stack([torch.randperm(7)[:3] for _ in range(40)]).int().to(DEVICE)
+    logits = torch.randn(2, 40, 9, device=DEVICE)
     locations = torch.randint(0, 64, (40,), device=DEVICE)
+    locations[0] = 70
     padding = Padding(locations=locations, first=16)
-    order, offsets = sort_by_expert(ids, 7, PLAIN, padding=padding)
-    is_there = (locations >= 16).repeat_interleave(3)
-    assert 0 < int(offsets[-1]) == int(is_there.sum()) < len(order)
-    alone, ends = reference.sort_by_expert(ids[locations >= 16].long(), 7)
-    assert torch.equal(offsets.long(), ends.long())
-    pairs = is_there.nonzero()[:, 0]
-    assert torch.equal(order[: offsets[-1]].long(), pairs[alone.long()])
+    found = choose_experts(logits, 3, is_normalised=True, launch=PLAIN, padding=padding)
+    plain = choose_experts(logits, 3, is_normalised=True, launch=PLAIN)
+    is_padding = (locations < 16)[:, None]
+    assert is_padding.any()
+    for filled, own in zip(found, plain, strict=True):
+        assert torch.equal(filled, torch.where(is_padding, own[:1], own))
 
 
 def test_experts_that_were_chosen_are_counted() -> None:

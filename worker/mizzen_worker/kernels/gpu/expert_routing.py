@@ -3,12 +3,11 @@
 - ``choose_experts``: ``logits`` [splits, num_tokens, num_experts] float32 (partial products of the
   router, added here in their order) to experts int32 and weights float32, both [num_tokens,
   num_chosen], best first. Meaning, ties and NaN as in ``reference/moe.py``: a NaN never makes an
-  expert that is not there.
+  expert that is not there. Tokens that only fill up a captured step (``Padding``) take the choice
+  of the first token, so that no expert is read for them alone.
 - ``sort_by_expert``: experts [num_tokens, num_chosen] to ``order`` [pairs] int32, the pairs
   (token * num_chosen + slot) sorted by expert and in order within one, and ``offsets``
-  [num_experts + 1] int32 of each expert's part of it. No atomics: the same on every run. Pairs of
-  tokens that only fill up a captured step (``Padding``) are of no expert: nothing is read for them,
-  and what ``order`` has behind the last offset means nothing.
+  [num_experts + 1] int32 of each expert's part of it. No atomics: the same on every run.
 
 Any sizes; contiguous. Nothing is read before the wait of a dependent launch.
 """
@@ -50,6 +49,8 @@ def _sum_splits(logits, offset, size, exists, SPLITS: tl.constexpr):
 @triton.jit
 def _choose_kernel(
     logits,
+    locations,
+    first_location,
     chosen,
     weights,
     num_tokens,
@@ -57,6 +58,7 @@ def _choose_kernel(
     EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr,
     IS_NORMALISED: tl.constexpr,
+    HAS_PADDING: tl.constexpr,
     BLOCK: tl.constexpr,
     SLOTS: tl.constexpr,
     PDL: tl.constexpr,
@@ -73,7 +75,10 @@ def _choose_kernel(
     token = tl.program_id(0)
     expert = tl.arange(0, BLOCK)
     exists = expert < EXPERTS
-    own = _sum_splits(logits, token * EXPERTS + expert, num_tokens * EXPERTS, exists, SPLITS)
+    source = token
+    if HAS_PADDING:
+        source = tl.where(tl.load(locations + token) < first_location, 0, token)
+    own = _sum_splits(logits, source * EXPERTS + expert, num_tokens * EXPERTS, exists, SPLITS)
     own = tl.where(own == 0.0, 0.0, own)  # -0 is no lower than 0
     is_nan = own != own  # noqa: PLR0124
     bits = own.to(tl.int32, bitcast=True)
@@ -112,27 +117,12 @@ def _share(value, top, counts):
 
 
 @triton.jit
-def _load_chosen(
-    chosen, locations, first, pair, num_pairs, CHOSEN: tl.constexpr, HAS_PADDING: tl.constexpr
-):
-    """Experts of pairs; above all of them where there is no pair, or one of a padding token."""
-    exists = pair < num_pairs
-    if HAS_PADDING:
-        exists &= tl.load(locations + pair // CHOSEN, mask=exists, other=0) >= first
-    return tl.load(chosen + pair, mask=exists, other=1 << 30)
-
-
-@triton.jit
 def _sort_kernel(
     chosen,
-    locations,
-    first_location,
     order,
     offsets,
     tally,
     num_pairs,
-    CHOSEN: tl.constexpr,
-    HAS_PADDING: tl.constexpr,
     HAS_TALLY: tl.constexpr,
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -146,18 +136,14 @@ def _sort_kernel(
     before = tl.zeros([BLOCK], tl.int32)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
-        found = _load_chosen(
-            chosen, locations, first_location, pair, num_pairs, CHOSEN, HAS_PADDING
-        )
+        found = tl.load(chosen + pair, mask=pair < num_pairs, other=1 << 30)
         before += (found < expert).to(tl.int32)
     place = tl.sum(before, axis=0)
     begin = place
     tl.store(offsets + expert, place)
     for first in range(0, num_pairs, BLOCK):
         pair = first + index
-        found = _load_chosen(
-            chosen, locations, first_location, pair, num_pairs, CHOSEN, HAS_PADDING
-        )
+        found = tl.load(chosen + pair, mask=pair < num_pairs, other=1 << 30)
         is_own = (found == expert).to(tl.int32)
         until = tl.cumsum(is_own, axis=0)
         tl.store(order + place + until - 1, pair, mask=is_own > 0)
@@ -169,7 +155,12 @@ def _sort_kernel(
 
 
 def choose_experts(
-    logits: torch.Tensor, num_chosen: int, *, is_normalised: bool, launch: Mapping[str, Any]
+    logits: torch.Tensor,
+    num_chosen: int,
+    *,
+    is_normalised: bool,
+    launch: Mapping[str, Any],
+    padding: Padding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts and their weights; see the module."""
     splits, num_tokens, num_experts = logits.shape
@@ -185,6 +176,8 @@ def choose_experts(
     if num_tokens:
         _choose_kernel[(num_tokens,)](
             logits,
+            chosen if padding is None else padding.locations,
+            0 if padding is None else padding.first,
             chosen,
             weights,
             num_tokens,
@@ -192,6 +185,7 @@ def choose_experts(
             EXPERTS=num_experts,
             CHOSEN=num_chosen,
             IS_NORMALISED=is_normalised,
+            HAS_PADDING=padding is not None,
             BLOCK=max(triton.next_power_of_2(num_experts), 2),
             SLOTS=max(triton.next_power_of_2(num_chosen), 2),
             num_warps=1,
@@ -205,7 +199,6 @@ def sort_by_expert(
     num_experts: int,
     launch: Mapping[str, Any],
     tally: torch.Tensor | None = None,
-    padding: Padding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Order and offsets; see the module. ``tally`` as of ``ExpertTally`` is added to."""
     num_pairs = chosen.numel()
@@ -214,14 +207,10 @@ def sort_by_expert(
     block = min(max(triton.next_power_of_2(num_pairs), 16), _MAX_BLOCK)
     _sort_kernel[(num_experts + 1,)](
         chosen,
-        chosen if padding is None else padding.locations,
-        0 if padding is None else padding.first,
         order,
         offsets,
         offsets if tally is None else tally,
         num_pairs,
-        CHOSEN=chosen.shape[1],
-        HAS_PADDING=padding is not None,
         HAS_TALLY=tally is not None,
         BLOCK=block,
         num_warps=max(min(block // 256, 8), 1),

@@ -77,14 +77,15 @@ def expert_products(
     """Products [num_chosen, num_tokens, size] to be added, in this order, to the hidden rows.
 
     ``normed`` [num_tokens, size] are the hidden rows' RMS norms without a weight. ``tally``: see
-    ``ExpertTally``. What tokens of ``padding`` are given means nothing.
+    ``ExpertTally``.
     """
     gate_up, down = experts.gate_up.values, experts.down.values
     num_experts, num_chosen = len(gate_up), experts.routing.num_chosen
     if len(normed) == 0:
         return normed.new_empty((num_chosen, *normed.shape))
-    chosen, weights = _choose(_logits(normed, experts.router.values, launch), experts, launch)
-    pairs = sort_by_expert(chosen, num_experts, launch, tally, padding)
+    logits = _logits(normed, experts.router.values, launch)
+    chosen, weights = _choose(logits, experts, launch, padding)
+    pairs = sort_by_expert(chosen, num_experts, launch, tally)
     choice = _tiles(experts).of(chosen.numel() / num_experts, has_tensor_copies=has_tensor_copies())
     choice = choice.fitted(shared_memory(), normed.element_size())
     if isinstance(choice, FewRows):
@@ -103,11 +104,18 @@ def _logits(normed: torch.Tensor, router: torch.Tensor, launch: Mapping[str, Any
 
 
 def _choose(
-    logits: torch.Tensor, experts: Experts[GpuWeight], launch: Mapping[str, Any]
+    logits: torch.Tensor,
+    experts: Experts[GpuWeight],
+    launch: Mapping[str, Any],
+    padding: Padding | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     routing = experts.routing
     return choose_experts(
-        logits, routing.num_chosen, is_normalised=routing.is_normalised, launch=launch
+        logits,
+        routing.num_chosen,
+        is_normalised=routing.is_normalised,
+        launch=launch,
+        padding=padding,
     )
 
 
