@@ -35,7 +35,7 @@ from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.kernels.fp8_matrix import FP8, dequantise, quantise_blocks, quantise_rows
 from mizzen_worker.kernels.gpu import gemv, skinny_gemm
-from mizzen_worker.kernels.gpu.compile_ahead import compile_in_processes, recorded_kernels
+from mizzen_worker.kernels.gpu.compile_ahead import CompileProcesses, recorded_kernels
 from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.launching import dependent, shared_memory
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
@@ -176,16 +176,13 @@ class Products:
 
 def precompile(work: Callable[[], object]) -> int:
     """Compile what ``work`` launches, side by side; gives how many kernels."""
-    with recorded_kernels() as requests:
+    processes = CompileProcesses(
+        capability=90, num_processes=min(16, os.cpu_count() or 1), environment=os.environ
+    )
+    with recorded_kernels(processes.add):
         work()
     torch.cuda.synchronize()
-    return compile_in_processes(
-        requests,
-        capability=90,
-        num_processes=min(16, os.cpu_count() or 1),
-        environment=os.environ,
-        progress=lambda done, total: None,
-    )
+    return processes.finish(lambda done, total: None)
 
 
 def variants(products: Products, rows: int) -> Iterator[Tile | GemvTile]:

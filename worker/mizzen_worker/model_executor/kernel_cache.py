@@ -19,11 +19,8 @@ from pathlib import Path
 import triton
 
 from mizzen_worker.contracts.errors import ConfigError, WorkerError
-from mizzen_worker.kernels.gpu.compile_ahead import (
-    KernelRequest,
-    compile_in_processes,
-    recorded_kernels,
-)
+from mizzen_worker.kernels.gpu.cache_keys import settle_keys
+from mizzen_worker.kernels.gpu.compile_ahead import CompileProcesses, recorded_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +68,7 @@ class KernelFolder:
                 )
                 raise ConfigError(message) from error
         triton.knobs.cache.dir = str(self.path)
+        settle_keys()
 
     def fill(
         self,
@@ -92,9 +90,13 @@ class KernelFolder:
                 done = self.path / f"{_digest(facts, capability)}.filled"
                 if done.exists():
                     return
-                with recorded_kernels() as requests:
-                    run()
-                num_compiled = self._compile(requests, capability, progress)
+                processes = self._processes(capability)
+                try:
+                    with recorded_kernels(processes.add) as requests:
+                        run()
+                finally:
+                    # What was noted before a failure is needed too.
+                    num_compiled = processes.finish(progress)
                 if num_compiled == len(requests):
                     done.touch()
         except _FAILURES as error:
@@ -110,14 +112,8 @@ class KernelFolder:
             },
         )
 
-    def _compile(
-        self,
-        requests: list[KernelRequest],
-        capability: int,
-        progress: Callable[[int, int], None],
-    ) -> int:
-        return compile_in_processes(
-            requests,
+    def _processes(self, capability: int) -> CompileProcesses:
+        return CompileProcesses(
             capability=capability,
             num_processes=min(len(os.sched_getaffinity(0)), _MAX_PROCESSES),
             environment={
@@ -125,7 +121,6 @@ class KernelFolder:
                 "TRITON_CACHE_DIR": str(self.path),
                 "OMP_NUM_THREADS": "1",
             },
-            progress=progress,
         )
 
     @contextmanager

@@ -23,8 +23,8 @@ def test_noted_kernels_are_compiled_once_and_then_found(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["told"] == [[0, 2], [1, 2], [2, 2]], done.stderr[-2000:]
-    assert found["hits"] == [True, True]
+    assert found["told"] == [[0, 3], [1, 3], [2, 3], [3, 3]], done.stderr[-2000:]
+    assert found["hits"] == [True, True, True]
     assert found["new"] == 0
     assert found["noted"] == ["add_one"]
     assert sum(name.endswith(".filled") for name in found["files"]) == 1

@@ -14,6 +14,7 @@ import msgspec
 import triton
 from triton.backends.nvidia.driver import CudaLauncher
 
+from mizzen_worker.kernels.gpu.cache_keys import settle_key
 from mizzen_worker.kernels.gpu.claimed_driver import ClaimedDriver
 from mizzen_worker.kernels.gpu.compile_ahead import KernelRequest
 
@@ -38,7 +39,9 @@ def main() -> None:
     for line in sys.stdin:
         request = decode(line)
         try:
-            compiled = _jit_function(request).preload(request.data)
+            kernel = _jit_function(request)
+            settle_key(kernel)
+            compiled = kernel.preload(request.data)
         except _EXPECTED as error:
             sys.stderr.write(f"{request.name}: {type(error).__name__}: {error}\n")
             answer = "failed\n"
