@@ -37,7 +37,7 @@ if [[ $what == kernels || $what == all ]]; then
 fi
 if [[ $what == kernels ]]; then exit "$status"; fi
 if [[ $what != engine ]]; then
-  python3 -m pytest -q -p no:benchmark -n 8 -m gpu tests/gpu "${engine[@]}" "$@" || status=$?
+  python3 -m pytest -q -p no:benchmark -n 10 --dist loadgroup --timeout 240 -m gpu tests/gpu "${engine[@]}" "$@" || status=$?
 fi
 if [[ $what != gpu ]]; then
   python3 -m pytest -q -p no:benchmark -n 12 -m "not gpu and not model" "${engine[@]}" "$@" || status=$?

@@ -69,7 +69,13 @@ class Loaded:
         )
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def _case(family: str, page_size: int) -> object:
+    """Tests of one case are of one process (``--dist loadgroup``), which loads it once."""
+    name = f"{family}-{page_size}"
+    return pytest.param((family, page_size), id=name, marks=pytest.mark.xdist_group(name))
+
+
+@pytest.fixture(scope="module", params=[_case(*case) for case in CASES])
 def loaded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Loaded]:

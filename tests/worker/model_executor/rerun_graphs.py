@@ -50,9 +50,6 @@ class RerunGraphs:
         self.graphs.append(graph)
         return graph, graph.result
 
-    def cut(self) -> None:
-        """What is run again is one piece."""
-
 
 class HeadOf:
     """A ``CapturableForward`` of one that gives logits."""
@@ -60,14 +57,7 @@ class HeadOf:
     def __init__(self, forward: Forward) -> None:
         self._forward = forward
 
-    def run_head(
-        self,
-        batch: ForwardBatch,
-        head: HeadResult,
-        *,
-        is_dependent: bool,
-        cut: Callable[[], None] | None = None,
-    ) -> HeadOutput:
+    def run_head(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
         logits = self._forward.run(batch)
         return HeadOutput(logits=logits) if head is HeadResult.LOGITS else best_of(logits)
 

@@ -17,7 +17,7 @@ from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
-from mizzen_worker.model_executor.gpu_forward import GpuForward, _cutting
+from mizzen_worker.model_executor.gpu_forward import GpuForward
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
 from mizzen_worker.model_executor.step_graphs import StepGraphs
@@ -111,19 +111,3 @@ def test_draws_are_those_of_eager_steps(tiny: Tiny) -> None:
         for is_captured in (False, True)
     ]
     assert outputs[0] == outputs[1]
-
-
-def test_a_graph_may_be_cut_before_the_attention_of_a_few_layers() -> None:
-    order: list[object] = []
-
-    def attend(layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
-        order.append((layer, window))
-        return queries
-
-    queries = torch.zeros(1, 2, 3)
-    cutting = _cutting(attend, lambda: order.append("cut"))
-    assert all(cutting(layer, queries, 7) is queries for layer in range(11))
-    expected: list[object] = []
-    for layer in range(11):
-        expected += ["cut", (layer, 7)] if layer in (1, 3, 9) else [(layer, 7)]
-    assert order == expected

@@ -5,7 +5,7 @@ nothing of it; neither does whoever runs the forward, eagerly or captured in a g
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from mizzen_worker.attention.base import AttentionBackend
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
-from mizzen_worker.layers.operations import AttendFunction, Operations
+from mizzen_worker.layers.operations import Operations
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.models.registry import Model
@@ -38,35 +38,11 @@ class Regimes:
         return self.skinny if num_tokens <= self.max_skinny_tokens else self.large
 
 
-_CUT_LAYERS = (1, 3, 9)
-"""Each piece is launched while the device is at the one before: about a third of its length."""
-
-
-def _cutting(attend: AttendFunction, cut: Callable[[], None]) -> AttendFunction:
-    def attend_or_cut(layer: int, queries: torch.Tensor, window: int | None) -> torch.Tensor:
-        if layer in _CUT_LAYERS:
-            cut()
-        return attend(layer, queries, window)
-
-    return attend_or_cut
-
-
 class CapturableForward(Protocol):
     """A forward that a graph may capture: it looks at no value on the device."""
 
-    def run_head(
-        self,
-        batch: ForwardBatch,
-        head: HeadResult,
-        *,
-        is_dependent: bool,
-        cut: Callable[[], None] | None = None,
-    ) -> HeadOutput:
-        """Run one step; writes the KV of all tokens into the pool.
-
-        ``cut`` is called where a graph of this step may end and another begin: after few layers,
-        and again after more.
-        """
+    def run_head(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
+        """Run one step; writes the KV of all tokens into the pool."""
         ...
 
 
@@ -96,19 +72,9 @@ class GpuForward:
             raise RuntimeError(message)
         return logits
 
-    def run_head(
-        self,
-        batch: ForwardBatch,
-        head: HeadResult,
-        *,
-        is_dependent: bool,
-        cut: Callable[[], None] | None = None,
-    ) -> HeadOutput:
+    def run_head(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
         """See ``CapturableForward``."""
-        step = self._step(batch, head, is_dependent=is_dependent, is_exact=False)
-        if cut is not None:
-            step = replace(step, attend=_cutting(step.attend, cut))
-        return self._run(step)
+        return self._run(self._step(batch, head, is_dependent=is_dependent, is_exact=False))
 
     def _step(
         self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool, is_exact: bool

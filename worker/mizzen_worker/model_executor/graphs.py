@@ -1,6 +1,6 @@
 """Owns capturing work on the device and running it again; knows nothing of steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -24,32 +24,12 @@ class GraphMaker(Protocol):
         """
         ...
 
-    def cut(self) -> None:
-        """Inside ``work``: what follows is launched apart from what was before.
-
-        A launch begins when all of it has reached the device, a microsecond or two for a kernel; so
-        the device may begin with a short piece while the host launches a long one.
-        """
-        ...
-
 
 class _Memory:
     """Memory of a graph, by its address: the graph's pool owns it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.__cuda_array_interface__: dict[str, Any] = tensor.__cuda_array_interface__
-
-
-class _Pieces:
-    """A ``Graph`` that was cut."""
-
-    def __init__(self, pieces: Sequence[Graph]) -> None:
-        self._pieces = tuple(pieces)
-
-    def replay(self) -> None:
-        """See ``Graph``."""
-        for piece in self._pieces:
-            piece.replay()
 
 
 class CudaGraphs:
@@ -59,34 +39,22 @@ class CudaGraphs:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pieces: list[torch.cuda.CUDAGraph] = []
-        """Of what is being captured; the last is open."""
 
     def capture(self, work: Callable[[], torch.Tensor | None]) -> tuple[Graph, torch.Tensor | None]:
         """See ``GraphMaker``."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             work()  # Compiles kernels and lets libraries set themselves up, which no graph can.
             self._stream.synchronize()
-            self._begin()
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = work()
             finally:
-                self._pieces[-1].capture_end()
-                graph, self._pieces = _Pieces(self._pieces), []
+                graph.capture_end()
         current.wait_stream(self._stream)
         if result is None:
             return graph, None
         # Without a tensor that holds it, the memory serves the graphs captured after this one too.
         return graph, torch.as_tensor(_Memory(result), device=self._device)
-
-    def cut(self) -> None:
-        """See ``GraphMaker``; nothing where ``work`` runs to be run."""
-        if self._pieces:
-            self._pieces[-1].capture_end()
-            self._begin()
-
-    def _begin(self) -> None:
-        self._pieces.append(torch.cuda.CUDAGraph())
-        self._pieces[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")

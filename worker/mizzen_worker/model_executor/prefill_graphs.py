@@ -76,9 +76,7 @@ class PrefillGraphs:
 
             def work(bucket: tuple[int, int] = bucket) -> torch.Tensor | None:
                 batch = self._batch(*bucket)
-                head = self._forward.run_head(
-                    batch, HeadResult.LOGITS, is_dependent=True, cut=self._maker.cut
-                )
+                head = self._forward.run_head(batch, HeadResult.LOGITS, is_dependent=True)
                 return head.logits
 
             graph, logits = self._maker.capture(work)

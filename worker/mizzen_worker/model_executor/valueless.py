@@ -62,6 +62,3 @@ class ValuelessGraphs:
     def capture(self, work: Callable[[], torch.Tensor | None]) -> tuple[Graph, torch.Tensor | None]:
         """See ``GraphMaker``."""
         return _RanOnce(), work()
-
-    def cut(self) -> None:
-        """See ``GraphMaker``."""
