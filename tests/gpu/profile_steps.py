@@ -117,6 +117,7 @@ def load_engine(shape: str, max_running: int, num_positions: int) -> BenchEngine
             page_size=64,
             kv_tokens=max_running * num_positions,
             max_slots=max_running + max_running // 8 + 1,
+            max_rows=max_running,
             weight_format=WeightFormat.DUMMY,
             device="cuda",
         )

@@ -16,7 +16,7 @@ from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.captured_steps import MakeCapturedSteps
 from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
 from mizzen_worker.model_executor.forward import Forward
-from mizzen_worker.model_executor.graphs import Graph
+from mizzen_worker.model_executor.graphs import Graph, Work
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
 from mizzen_worker.model_executor.step_graphs import StepGraphs
 from mizzen_worker.sampler.sampler import sample
@@ -44,7 +44,8 @@ class RerunGraphs:
     def __init__(self) -> None:
         self.graphs: list[_Rerun] = []
 
-    def capture(self, work: Callable[[], torch.Tensor | None]) -> tuple[Graph, torch.Tensor | None]:
+    def capture(self, work: Work, rehearse: Work) -> tuple[Graph, torch.Tensor | None]:
+        del rehearse
         result = work()
         graph = _Rerun(work, None if result is None else result.clone())
         self.graphs.append(graph)
@@ -60,6 +61,11 @@ class HeadOf:
     def run_head(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
         logits = self._forward.run(batch)
         return HeadOutput(logits=logits) if head is HeadResult.LOGITS else best_of(logits)
+
+    def rehearse_head(
+        self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool
+    ) -> HeadOutput:
+        return self.run_head(batch, head, is_dependent=is_dependent)
 
 
 def best_of(logits: torch.Tensor) -> HeadOutput:

@@ -1,20 +1,29 @@
 """Runs what a start on a GPU would launch, for small models, on a device without values.
 
-A program: prints the kernels by model as JSON. There need be no GPU.
+A program: prints as JSON the kernels by model, and what captured steps launch that their rehearsals
+do not. There need be no GPU.
 """
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import triton
+from tests.worker.model_executor.rehearsed_capture import RehearsedGraphs
 
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.kernels.gpu.claimed_driver import ClaimedDriver
 from mizzen_worker.kernels.gpu.compile_ahead import recorded_kernels
 from mizzen_worker.model_executor.gpu_factory import gpu_start
+from mizzen_worker.model_executor.gpu_forward import GpuForward
+from mizzen_worker.model_executor.gpu_model import step_capture
+from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
+from mizzen_worker.model_executor.runner_parts import build_pool, pool_shape
+from mizzen_worker.model_executor.stored_types import Quantization
+from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 _SIZES: dict[str, object] = {
@@ -36,14 +45,27 @@ _EXPERTS: dict[str, object] = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
-_MODELS: dict[str, dict[str, object]] = {
-    "LlamaForCausalLM": {},
-    "Qwen3ForCausalLM": {"tie_word_embeddings": True},
-    "Qwen3MoeForCausalLM": _EXPERTS,
+_DENSE_AND_EXPERTS = {**_EXPERTS, "num_hidden_layers": 6, "mlp_only_layers": [1, 4]}
+_WINDOWS: dict[str, object] = {
+    "num_hidden_layers": 6,
+    "use_sliding_window": True,
+    "sliding_window": 200,
+    "max_window_layers": 3,
 }
+_MODELS: tuple[tuple[str, dict[str, object], Quantization], ...] = (
+    ("LlamaForCausalLM", {}, Quantization.NONE),
+    ("LlamaForCausalLM", {"num_hidden_layers": 5, "attention_bias": True}, Quantization.FP8),
+    ("Qwen2ForCausalLM", _WINDOWS, Quantization.NONE),
+    ("Qwen3ForCausalLM", {"tie_word_embeddings": True}, Quantization.NONE),
+    ("Qwen3MoeForCausalLM", _EXPERTS, Quantization.NONE),
+    ("Qwen3MoeForCausalLM", _DENSE_AND_EXPERTS, Quantization.NONE),
+)
 
 
-def kernels_of(folder: Path, config: dict[str, object]) -> list[str]:
+def kernels_of(
+    folder: Path, config: dict[str, object], quantization: Quantization
+) -> tuple[list[str], list[str]]:
+    """Kernels of a start, and what rehearsals miss."""
     (folder / "config.json").write_text(json.dumps(config))
     options = RunnerOptions(
         model=folder,
@@ -53,6 +75,7 @@ def kernels_of(folder: Path, config: dict[str, object]) -> list[str]:
         device="cuda",
         weight_format=WeightFormat.DUMMY,
         max_chunk_tokens=512,
+        quantization=quantization,
     )
     checkpoint = open_checkpoint(folder, is_dummy=True)
     limits = RunnerLimits(
@@ -65,17 +88,31 @@ def kernels_of(folder: Path, config: dict[str, object]) -> list[str]:
     start = gpu_start(options, checkpoint, limits, torch.device("cuda", 0))
     with recorded_kernels() as requests:
         start.run_without_values()
-    return sorted({request.name for request in requests})
+    names = sorted({request.name for request in requests})
+    with recorded_kernels() as requests:
+        graphs = RehearsedGraphs(requests)
+        limits = replace(limits, num_pages=64)
+        forward = start.load(VALUELESS, lambda done, total: None)(
+            build_pool(pool_shape(checkpoint.facts, limits), torch.bfloat16, VALUELESS)
+        )
+        assert isinstance(forward, GpuForward)
+        capture = step_capture(forward, limits, lambda: graphs)
+        runner = ModelRunner(forward, limits, VALUELESS, ValuelessLink(), capture)
+        runner.warm_up(lambda done, total: None)
+    assert graphs.num_captured
+    return names, graphs.missed
 
 
 def main() -> None:
     triton.runtime.driver.set_active(ClaimedDriver(90))
-    found = {}
-    for architecture, own in _MODELS.items():
+    kernels, missed = [], []
+    for architecture, own, quantization in _MODELS:
         with tempfile.TemporaryDirectory() as folder:
             config = {"architectures": [architecture], **_SIZES, **own}
-            found[architecture] = kernels_of(Path(folder), config)
-    print(json.dumps(found))
+            names, unrehearsed = kernels_of(Path(folder), config, quantization)
+            kernels.append(names)
+            missed.append(unrehearsed)
+    print(json.dumps({"kernels": kernels, "missed": missed}))
 
 
 if __name__ == "__main__":

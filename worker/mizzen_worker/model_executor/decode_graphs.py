@@ -8,6 +8,7 @@ launched beside them, because everything is on the device's current stream.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +33,7 @@ from mizzen_worker.kernels.gpu.stage_step import (
     StepExtras,
     stage_step,
 )
-from mizzen_worker.layers.gpu.step import HeadResult
+from mizzen_worker.layers.gpu.step import HeadOutput, HeadResult
 from mizzen_worker.memory.forward_batch import ForwardBatch, SharedPrefixes
 from mizzen_worker.model_executor.captured_steps import LaunchedGraph
 from mizzen_worker.model_executor.gpu_forward import CapturableForward
@@ -73,13 +74,25 @@ class ChooseTokens(Protocol):
         ...
 
 
+class _RunHead(Protocol):
+    """Of a ``CapturableForward``: ``run_head`` or ``rehearse_head``."""
+
+    def __call__(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
+        """Launch a step."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capture:
-    """With what steps are captured; ``choose`` None: there is no tail DRAWN, but LOGITS instead."""
+    """With what steps are captured; ``choose`` None: there is no tail DRAWN, but LOGITS instead.
+
+    ``max_rows``: steps of more rows are rare, and not captured; None: as many as there are slots.
+    """
 
     forward: CapturableForward
     graphs: GraphMaker
     choose: ChooseTokens | None = None
+    max_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +127,7 @@ class DecodeGraphs:
         self._table = table
         self._limits = limits
         self._choose = capture.choose
-        self._sizes = decode_buckets(limits.max_slots)
+        self._sizes = decode_buckets(min(limits.max_slots, capture.max_rows or limits.max_slots))
         self._bucket_by_rows = np.searchsorted(self._sizes, np.arange(self._sizes[-1] + 1))
         most = self._sizes[-1]
         self._ring = make_ring(most, device)
@@ -161,11 +174,10 @@ class DecodeGraphs:
         kinds = self._kinds()
         for number, kind in enumerate(kinds):
             progress(number, len(kinds))
-
-            def work(kind: _Kind = kind) -> torch.Tensor | None:
-                return self._run(kind)
-
-            graph, logits = self._maker.capture(work)
+            graph, logits = self._maker.capture(
+                partial(self._run, kind, self._forward.run_head),
+                partial(self._run, kind, self._forward.rehearse_head),
+            )
             self._graphs[kind] = _Captured(graph=graph, logits=logits)
         self._ring.restart()
 
@@ -226,8 +238,8 @@ class DecodeGraphs:
         words[first + num_rows : first + size] = 0
         words[layout.first_item : layout.num_words] = work.items.ravel()
 
-    def _run(self, kind: _Kind) -> torch.Tensor | None:
-        """The work of one step, captured or not."""
+    def _run(self, kind: _Kind, run_head: _RunHead) -> torch.Tensor | None:
+        """The work of one step, captured or rehearsed."""
         slots, size, tail = self._slots, kind.num_rows, kind.tail
         stage_step(
             self._ring.words,
@@ -245,7 +257,7 @@ class DecodeGraphs:
             page_size=self._limits.page_size,
         )
         head = HeadResult.BEST if tail is Tail.BEST else HeadResult.LOGITS
-        output = self._forward.run_head(self._batch(kind), head, is_dependent=True)
+        output = run_head(self._batch(kind), head, is_dependent=True)
         if tail is Tail.LOGITS:
             return output.logits
         if output.best_values is not None and output.best_ids is not None:

@@ -92,7 +92,9 @@ def gpu_start(
         if not options.uses_graphs or not isinstance(forward, GpuForward):
             return ModelRunner(forward, limits, place, link)
         make_graphs = ValuelessGraphs if is_valueless else partial(CudaGraphs, device)
-        captured = step_capture(forward, limits, make_graphs, longest_padded(facts.shape))
+        captured = step_capture(
+            forward, limits, make_graphs, longest_padded(facts.shape), options.max_rows
+        )
         return ModelRunner(forward, limits, place, link, captured)
 
     return GpuStart(
@@ -105,7 +107,7 @@ def gpu_start(
             page_bytes=pool_shape(facts, limits).page_values * kv.itemsize,
             kv_tokens=options.kv_tokens,
             fraction=options.memory_fraction,
-            num_graphs=num_graphs(limits.max_slots, limits.context_length)
+            num_graphs=num_graphs(options.max_rows or limits.max_slots, limits.context_length)
             if options.uses_graphs
             else 0,
         ),
@@ -142,6 +144,7 @@ def _kernel_facts(
     flags = (
         *weights,
         options.max_chunk_tokens,
+        options.max_rows,
         options.uses_graphs,
         options.expert_tally is not None,
     )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from mizzen_worker.attention.base import AttentionBackend
+from mizzen_worker.layers.gpu.once_operations import OnceOperations
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Operations
@@ -45,6 +46,15 @@ class CapturableForward(Protocol):
         """Run one step; writes the KV of all tokens into the pool."""
         ...
 
+    def rehearse_head(
+        self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool
+    ) -> HeadOutput:
+        """Launch every kernel of ``run_head`` at least once; numbers mean nothing.
+
+        It takes the host a fraction of ``run_head``, and writes no more KV than that.
+        """
+        ...
+
 
 class GpuForward:
     """One launch after the other on the current stream."""
@@ -75,6 +85,17 @@ class GpuForward:
     def run_head(self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool) -> HeadOutput:
         """See ``CapturableForward``."""
         return self._run(self._step(batch, head, is_dependent=is_dependent, is_exact=False))
+
+    def rehearse_head(
+        self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool
+    ) -> HeadOutput:
+        """See ``CapturableForward``."""
+        step = self._step(batch, head, is_dependent=is_dependent, is_exact=False)
+        operations = self._regimes.for_tokens(batch.num_tokens)(step)
+        output: HeadOutput = self._model.forward(
+            OnceOperations(operations, self._pool.shape.num_layers)
+        )
+        return output
 
     def _step(
         self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool, is_exact: bool

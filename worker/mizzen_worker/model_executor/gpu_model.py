@@ -104,12 +104,16 @@ def step_capture(
     limits: RunnerLimits,
     make_graphs: Callable[[], GraphMaker],
     longest_padded: int | None = None,
+    max_rows: int | None = None,
 ) -> MakeCapturedSteps:
-    """For ``ModelRunner``: all that is captured of a forward's steps; see ``PrefillGraphs``."""
+    """For ``ModelRunner``: all that is captured of a forward's steps.
+
+    ``longest_padded`` as of ``PrefillGraphs``, ``max_rows`` as of ``Capture``.
+    """
 
     def make(slots: SlotState, table: SlotTable) -> StepGraphs:
         graphs = make_graphs()
-        capture = Capture(forward=forward, graphs=graphs, choose=_choose)
+        capture = Capture(forward=forward, graphs=graphs, choose=_choose, max_rows=max_rows)
         return StepGraphs(
             DecodeGraphs(slots, table, limits, capture),
             PrefillGraphs(forward, slots, limits, graphs, longest_padded),

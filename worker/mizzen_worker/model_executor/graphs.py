@@ -1,9 +1,17 @@
 """Owns capturing work on the device and running it again; knows nothing of steps."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+
+from mizzen_worker.kernels.gpu.known_kernels import UnknownKernelError, only_known_kernels
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[], torch.Tensor | None]
+"""Launches on the current stream, waits for nothing, and gives its result, if it has one."""
 
 
 class Graph(Protocol):
@@ -17,10 +25,12 @@ class Graph(Protocol):
 class GraphMaker(Protocol):
     """Captures work."""
 
-    def capture(self, work: Callable[[], torch.Tensor | None]) -> tuple[Graph, torch.Tensor | None]:
-        """Run ``work``, then capture it; gives the graph, and where its result will lie.
+    def capture(self, work: Work, rehearse: Work) -> tuple[Graph, torch.Tensor | None]:
+        """Capture ``work``; gives the graph, and where its result will lie.
 
-        The result lies there until any graph of this maker is replayed.
+        ``rehearse`` runs before: it launches every kernel of ``work`` at least once, so that these
+        are compiled and on the device, which they cannot come to in a graph. The result lies there
+        until any graph of this maker is replayed.
         """
         ...
 
@@ -40,21 +50,39 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
-    def capture(self, work: Callable[[], torch.Tensor | None]) -> tuple[Graph, torch.Tensor | None]:
+    def capture(self, work: Work, rehearse: Work) -> tuple[Graph, torch.Tensor | None]:
         """See ``GraphMaker``."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
-        graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            work()  # Compiles kernels and lets libraries set themselves up, which no graph can.
+            rehearse()
             self._stream.synchronize()
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = work()
-            finally:
-                graph.capture_end()
+            recorded = self._record_if_known(work)
+            if recorded is None:
+                work()
+                self._stream.synchronize()
+                recorded = self._record(work)
+        graph, result = recorded
         current.wait_stream(self._stream)
         if result is None:
             return graph, None
         # Without a tensor that holds it, the memory serves the graphs captured after this one too.
         return graph, torch.as_tensor(_Memory(result), device=self._device)
+
+    def _record_if_known(self, work: Work) -> tuple[Graph, torch.Tensor | None] | None:
+        """None where the rehearsal had left a kernel out."""
+        try:
+            with only_known_kernels():
+                return self._record(work)
+        except UnknownKernelError as error:
+            logger.warning("a step was captured again", extra={"reason": str(error)})
+            return None
+
+    def _record(self, work: Work) -> tuple[Graph, torch.Tensor | None]:
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            result = work()
+        finally:
+            graph.capture_end()
+        return graph, result

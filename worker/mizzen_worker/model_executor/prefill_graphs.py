@@ -9,6 +9,7 @@ Rows beyond that one have no tokens. A step that fits no bucket is left to the e
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,17 +74,21 @@ class PrefillGraphs:
         for number, bucket in enumerate(reversed(self._buckets)):
             progress(number, len(self._buckets))
             self._stage(_only_padding(self._zeros(1, torch.int32)), bucket)
-
-            def work(bucket: tuple[int, int] = bucket) -> torch.Tensor | None:
-                batch = self._batch(*bucket)
-                head = self._forward.run_head(batch, HeadResult.LOGITS, is_dependent=True)
-                return head.logits
-
-            graph, logits = self._maker.capture(work)
+            graph, logits = self._maker.capture(
+                partial(self._run, bucket), partial(self._rehearse, bucket)
+            )
             if logits is None:
                 message = "the head gave no logits although these were asked for"
                 raise RuntimeError(message)
             self._graphs[bucket] = _Captured(graph=graph, logits=logits)
+
+    def _run(self, bucket: tuple[int, int]) -> torch.Tensor | None:
+        batch = self._batch(*bucket)
+        return self._forward.run_head(batch, HeadResult.LOGITS, is_dependent=True).logits
+
+    def _rehearse(self, bucket: tuple[int, int]) -> torch.Tensor | None:
+        batch = self._batch(*bucket)
+        return self._forward.rehearse_head(batch, HeadResult.LOGITS, is_dependent=True).logits
 
     def run(self, inputs: PassInputs, pack: StepPack, words: torch.Tensor) -> torch.Tensor | None:
         """See ``CapturedSteps.run_pass``."""

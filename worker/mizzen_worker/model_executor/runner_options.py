@@ -40,7 +40,8 @@ class RunnerOptions:
     ``instruction_set`` names one of the native library's, None the best that there is.
     ``is_deterministic``: logits depend on a request's own tokens only, to the last bit. The native
     kernels always hold to that; plain torch then computes one token at a time. ``expert_tally``
-    counts experts on a GPU, for benchmarks.
+    counts experts on a GPU, for benchmarks. ``max_rows``: the most that decode in one step, None
+    as many as there are slots; steps of more are slower on a GPU.
     """
 
     model: Path
@@ -61,3 +62,4 @@ class RunnerOptions:
     uses_graphs: bool = True
     compile_cache: Path = Path.home() / ".cache" / "mizzen" / "kernels"
     expert_tally: ExpertTally | None = None
+    max_rows: int | None = None

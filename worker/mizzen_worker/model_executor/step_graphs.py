@@ -30,9 +30,14 @@ class StepGraphs:
         num_prefills = self._prefill.num_graphs
         num_all = num_prefills + self._decode.num_graphs
         self._prefill.capture(lambda done, _: progress(done, num_all))
+        between = time.monotonic()
         self._decode.capture(lambda done, _: progress(num_prefills + done, num_all))
         progress(num_all, num_all)
-        facts = {"graphs": num_all, "seconds": round(time.monotonic() - started, 2)}
+        facts = {
+            "graphs": num_all,
+            "seconds": round(time.monotonic() - started, 2),
+            "of_prefills": round(between - started, 2),
+        }
         logger.info("steps are captured", extra=facts)
 
     def run_pass(

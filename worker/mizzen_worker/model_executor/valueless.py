@@ -3,14 +3,14 @@
 Steps run there to find out which kernels they launch, without memory and without a GPU.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.kernels.fp8_matrix import FP8, GROUP, Fp8Matrix
 from mizzen_worker.model_executor.device_link import HostLink, PendingDownload
-from mizzen_worker.model_executor.graphs import Graph
+from mizzen_worker.model_executor.graphs import Graph, Work
 
 VALUELESS = torch.device("meta")
 
@@ -59,6 +59,7 @@ class _RanOnce:
 class ValuelessGraphs:
     """Implements ``GraphMaker`` by running the work once."""
 
-    def capture(self, work: Callable[[], torch.Tensor | None]) -> tuple[Graph, torch.Tensor | None]:
-        """See ``GraphMaker``."""
+    def capture(self, work: Work, rehearse: Work) -> tuple[Graph, torch.Tensor | None]:
+        """See ``GraphMaker``; the rehearsal has no kernels but those of the work."""
+        del rehearse
         return _RanOnce(), work()

@@ -16,6 +16,7 @@ def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
         kv_tokens=engine.kv_tokens,
         page_size=engine.page_size,
         max_slots=engine.max_running_requests + _num_spare_slots(engine),
+        max_rows=engine.max_running_requests,
         context_length=engine.context_length,
         compute_type=ComputeType(engine.dtype),
         kv_type=KvType(engine.kv_dtype),

@@ -18,6 +18,7 @@ import triton.language as tl
 from mizzen_worker.kernels.gpu.cache_keys import settle_key
 from mizzen_worker.kernels.gpu.claimed_driver import ClaimedDriver
 from mizzen_worker.kernels.gpu.compile_ahead import recorded_kernels
+from mizzen_worker.kernels.gpu.known_kernels import UnknownKernelError, only_known_kernels
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 
 _ONE: tl.constexpr = tl.constexpr(1)
@@ -68,12 +69,19 @@ def main() -> None:
         x = torch.empty(size, dtype=torch.bfloat16, device="meta")
         add_one.warmup(x, x, size, BLOCK=size, PDL=1, num_warps=4, launch_pdl=True, grid=(1,))
     add_to_first.warmup(x, grid=(1,))
+    with only_known_kernels():
+        add_to_first.warmup(x, grid=(1,))
+        try:
+            add_to_first.warmup(x.float(), grid=(1,))
+        except UnknownKernelError as error:
+            refused = str(error)
     new = len(list(path.iterdir())) - len(files)
     # A launch of the compiled one would fail here, and read what is not there on a GPU.
     with recorded_kernels() as requests:
         launch((64, 512, 512))
     noted = [request.name for request in requests]
-    print(json.dumps({"noted": noted, "told": told, "hits": hits, "new": new, "files": files}))
+    facts = {"noted": noted, "told": told, "hits": hits, "new": new, "files": files}
+    print(json.dumps({**facts, "refused": refused}))
 
 
 if __name__ == "__main__":

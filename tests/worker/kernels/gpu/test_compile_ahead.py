@@ -26,5 +26,6 @@ def test_noted_kernels_are_compiled_once_and_then_found(tmp_path: Path) -> None:
     assert found["told"] == [[0, 3], [1, 3], [2, 3], [3, 3]], done.stderr[-2000:]
     assert found["hits"] == [True, True, True]
     assert found["new"] == 0
+    assert found["refused"].startswith("add_to_first was not launched before")
     assert found["noted"] == ["add_one"]
     assert sum(name.endswith(".filled") for name in found["files"]) == 1
