@@ -5,13 +5,15 @@
 # also fastapi, starlette, uvicorn, httptools, pydantic, google-re2, opentelemetry-api); they are
 # installed into a temporary folder.
 #   tests/gpu/run.sh [kernels|gpu|engine|all] [pytest arguments]
+#   tests/gpu/run.sh bench [flags of mizzen bench]
+# bench: the workloads of docs/benchmarks.md, files in MIZZEN_OUT (out), and all beside peers and goals.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=${1:-all}
 shift || true
 case $what in
-  kernels | gpu | engine | all) ;;
-  *) echo "$what: no such part; give kernels, gpu, engine or all" >&2; exit 2 ;;
+  kernels | gpu | engine | bench | all) ;;
+  *) echo "$what: no such part; give kernels, gpu, engine, bench or all" >&2; exit 2 ;;
 esac
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
@@ -27,6 +29,15 @@ import torch
 print(f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
 print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
 EOF
+if [[ $what == bench ]]; then
+  out=${MIZZEN_OUT:-out}
+  bench=(python3 -m mizzen_worker bench --device cuda "$@")
+  "${bench[@]}" decode prefill prefix offline --model llama8b --json "$out/llama8b.json"
+  "${bench[@]}" decode offline --model qwen06b --json "$out/qwen06b.json"
+  "${bench[@]}" offline --temperature 0.6 --model qwen06b --json "$out/qwen06b-t06.json"
+  "${bench[@]}" decode offline --batches 1 --requests 128 --model qwen30b-a3b --json "$out/qwen30b.json"
+  exec python3 -m tests.gpu.goals "$out"/{llama8b,qwen06b,qwen06b-t06,qwen30b}.json
+fi
 kernels=(tests/worker/kernels/gpu tests/worker/layers/gpu tests/worker/attention)
 engine=(tests/worker/{attention,cache,kernels,memory,model_executor,sampler,scheduler})
 status=0
