@@ -49,14 +49,14 @@ def main() -> None:
     runner = ModelRunner(_ValuelessForward(600), limits, torch.device("meta"), link)
     with recorded_kernels() as kernels:
         runner.launch(entering_batch(PARAMS))
-        assert (link.num_uploads, link.shapes) == (1, [(2, 6), (4,), (4, 3), (4, 3)])
+        assert (link.num_uploads, link.shapes) == (2, [(2, 6), (4,), (4, 3), (4, 3)])
         slots = np.arange(1, 7, dtype=np.int32)
         for step in (2, 3):
             decodes = DecodeRows(slots=slots, starts=np.full_like(slots, step + 1))
             runner.launch(
                 ScheduleBatch(step=step, extends=(), decodes=decodes, slot_inits=(), page_writes=())
             )
-            assert (link.num_uploads, link.shapes) == (step, [(2, 6), (2,), (2, 3), (2, 3)])
+            assert (link.num_uploads, link.shapes) == (2 * step, [(2, 6), (2,), (2, 3), (2, 3)])
     assert kernels
 
 

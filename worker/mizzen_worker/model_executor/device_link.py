@@ -1,8 +1,9 @@
 """Owns the way of numbers between host and device; knows nothing of what they mean.
 
-A step's host numbers travel as one packed array (``StepPack``) and one copy. On a CUDA device the
-copies go through page-locked buffers and nobody waits when a step is launched. Invariant: a buffer
-is not overwritten before the copy out of it, two uploads ago, has ended.
+Host numbers travel as packed arrays (``StepPack``), one copy each: a step's have two, so that its
+forward begins before the rest is prepared. On a CUDA device the copies go through page-locked
+buffers and nobody waits when a step is launched. Invariant: a buffer is not overwritten before the
+copy out of it, ``_RING_SIZE`` uploads ago, has ended.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,8 @@ import torch
 
 from mizzen_worker.contracts.batch import Float32Array, Int32Array, Int64Array
 
-_RING_SIZE = 2
+_RING_SIZE = 4
+"""Two steps are in flight as a rule."""
 
 
 class CopyEvent(Protocol):
@@ -40,6 +42,14 @@ class StagedStep:
     """The same numbers as int32, as they travelled; not those that were packed as wide ones."""
     reals: dict[str, torch.Tensor]
     """float32."""
+
+    def joined(self, other: "StagedStep") -> "StagedStep":
+        """The arrays of both."""
+        return StagedStep(
+            longs=self.longs | other.longs,
+            integers=self.integers | other.integers,
+            reals=self.reals | other.reals,
+        )
 
 
 class StepPack:
@@ -158,8 +168,8 @@ class _Buffer:
 class QueuedLink:
     """Copies are queued on the device's current stream; only ``wait`` waits.
 
-    Steps are settled in order and at most two are in flight, so the ring of two never waits either;
-    its events are the guard of that.
+    Steps are settled in order, at most two are in flight, and a step uploads twice: so the ring
+    never waits either, and its events are the guard of that.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Owns the path ``ScheduleBatch`` to ``StepResult`` on one device; plans nothing.
 
-Implements ``contracts.batch.Runner``: pack what the host knows, one upload, the changes of slots
-and pages, the model's passes, scores, sampling, record, one download. On a CPU a step has run when
-``launch`` returns; on a CUDA device nothing in ``launch`` waits, only ``settle`` does.
+Implements ``contracts.batch.Runner``: pack and upload what the passes need, then what is done with
+their logits; the changes of slots and pages, the model's passes, scores, sampling, record, one
+download. On a CPU a step has run when ``launch`` returns; on a CUDA device nothing in ``launch``
+waits, only ``settle`` does.
 """
 
 from dataclasses import dataclass
@@ -42,24 +43,23 @@ _MAX_SCORED_POSITIONS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PackedStep:
-    """A step on the host, ready to be uploaded."""
+class _Passes:
+    """The passes of a step, and the words that came to the device for them."""
 
+    inputs: tuple[PassInputs, ...]
     pack: StepPack
-    passes: tuple[PassInputs, ...]
-    num_sampled: int
-    num_top: int
-    layout: ScoreLayout
+    words: torch.Tensor
+    begun: torch.Tensor | None
+    """Logits of the first pass, if that is a captured one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _UploadedStep:
-    """A step on the device; ``begun``: logits of its first pass, if that is a captured one."""
+class _Sampling:
+    """What is done with a step's logits."""
 
-    step: _PackedStep
-    words: torch.Tensor
-    staged: StagedStep
-    begun: torch.Tensor | None
+    num_sampled: int
+    num_top: int
+    layout: ScoreLayout
 
 
 class ModelRunner:
@@ -117,18 +117,34 @@ class ModelRunner:
             raise DeviceError(message) from error
 
     def _launch_eagerly(self, batch: ScheduleBatch) -> LaunchedStep:
-        step = self._pack(batch)
-        words = self._link.upload(step.pack.words())
+        pack, later = StepPack(), StepPack()
+        planned = self._pack_forward(pack, batch)
+        inputs = tuple(
+            pack_pass(pack, part, prefix=f"{number}.", page_size=self._limits.page_size)
+            for number, part in enumerate(planned)
+        )
+        words = self._link.upload(pack.words())
         # Before anything else, so that the device has work while the host prepares the rest.
-        begun = self._run_captured(step.passes[0], step, words)
-        staged = step.pack.unpack(words)
-        self._slots.change(staged)
-        uploaded = _UploadedStep(step=step, words=words, staged=staged, begun=begun)
-        download = self._link.download(self._run(uploaded))
+        begun = self._run_captured(inputs[0], pack, words)
+        passes = _Passes(inputs=inputs, pack=pack, words=words, begun=begun)
+        self._enter_sampling(later, batch)
+        sampling = self._pack_sampling(later, batch, planned)
+        staged = later.unpack(self._link.upload(later.words()))
+        if begun is None or len(inputs) > 1 or self._has_more(pack, inputs[0]):
+            staged = pack.unpack(words).joined(staged)
+            self._slots.change(staged)
+        download = self._link.download(self._run(passes, sampling, staged))
         if self._table is not None:
             # Last: only captured steps after this one read it, and the device has work by now.
             self._table.change(staged)
-        return LaunchedStep(batch.step, download, step.layout, self._watch)
+        return LaunchedStep(batch.step, download, sampling.layout, self._watch)
+
+    def _has_more(self, pack: StepPack, inputs: PassInputs) -> bool:
+        """Whether there is more in a pack than a captured forward takes: it enters slots and pages.
+
+        What is not asked of the device again is not waited for behind the forward.
+        """
+        return bool(pack.size(inputs.prefix + "targets")) or self._slots.tallies.has_resets(pack)
 
     def _launch_captured(
         self, captured: CapturedSteps, batch: ScheduleBatch, tail: Tail
@@ -140,43 +156,40 @@ class ModelRunner:
             layout = ScoreLayout(num_sampled=num_rows, sampled=None, prompt=())
             return LaunchedStep(batch.step, launched.outcome, layout, self._watch)
         pack = StepPack()
-        step = self._pack_sampling(pack, batch, ())
+        sampling = self._pack_sampling(pack, batch, ())
         staged = pack.unpack(self._link.upload(pack.words()))
-        outcome, scores = self._sample(step, staged, launched.logits)
+        outcome, scores = self._sample(sampling, staged, launched.logits)
         download = self._link.download(_outputs(outcome, scores))
-        return LaunchedStep(batch.step, download, step.layout, self._watch)
+        return LaunchedStep(batch.step, download, sampling.layout, self._watch)
 
-    def _pack(self, batch: ScheduleBatch) -> _PackedStep:
-        """Everything that the host knows; lets requests enter their slots on the host's side."""
-        pack = StepPack()
+    def _pack_forward(self, pack: StepPack, batch: ScheduleBatch) -> tuple[ModelPass, ...]:
+        """What the passes need beside their rows: requests enter, and pages."""
         for init in batch.slot_inits:
-            self._sampling.enter(init)
             self._slots.tallies.enter(init)
         self._slots.pack_changes(pack, batch.slot_inits, batch.page_writes)
+        planned = plan_passes(batch.extends, batch.decodes, max_targets=_MAX_SCORED_POSITIONS)
+        if len(planned) > 1:
+            pack.add_integers("sampled_order", _sampled_order(planned, len(batch.extends)))
+        return planned
+
+    def _enter_sampling(self, pack: StepPack, batch: ScheduleBatch) -> None:
+        """Let requests enter with what they want of their tokens."""
+        for init in batch.slot_inits:
+            self._sampling.enter(init)
         if self._table is not None and batch.slot_inits:
             self._table.pack(pack, self._sampling.columns(batch.slot_inits))
-        passes = plan_passes(batch.extends, batch.decodes, max_targets=_MAX_SCORED_POSITIONS)
-        return self._pack_sampling(pack, batch, passes)
 
     def _pack_sampling(
         self, pack: StepPack, batch: ScheduleBatch, passes: tuple[ModelPass, ...]
-    ) -> _PackedStep:
-        """What the passes need, and what is done with their logits."""
-        inputs = tuple(
-            pack_pass(pack, part, prefix=f"{number}.", page_size=self._limits.page_size)
-            for number, part in enumerate(passes)
-        )
+    ) -> _Sampling:
+        """What is done with the logits of the passes."""
         rows = _sampled_rows(batch)
         if len(rows.slots):
             self._sampling.pack(pack, rows, self._slots.tallies)
         asked = np.flatnonzero(self._sampling.num_top(rows.slots) >= 0)
         if len(asked):
             pack.add_integers("asked", asked)
-        if len(passes) > 1:
-            pack.add_integers("sampled_order", _sampled_order(passes, len(batch.extends)))
-        return _PackedStep(
-            pack=pack,
-            passes=inputs,
+        return _Sampling(
             num_sampled=len(rows.slots),
             num_top=self._num_top(batch),
             layout=ScoreLayout(
@@ -192,57 +205,57 @@ class ModelRunner:
         slots = np.concatenate([extending, batch.decodes.slots])
         return int(self._sampling.num_top(slots).max(initial=0))
 
-    def _run(self, uploaded: _UploadedStep) -> list[torch.Tensor]:
+    def _run(self, passes: _Passes, sampling: _Sampling, staged: StagedStep) -> list[torch.Tensor]:
         """What the step gives, on the device: see ``SlotState.record``, then scores if any."""
-        step, staged = uploaded.step, uploaded.staged
-        logits, prompt_scores = self._run_passes(uploaded)
+        logits, prompt_scores = self._run_passes(passes, sampling, staged)
         outcome = torch.empty(2, 0, dtype=torch.int64, device=self._device)
         scores: list[Scores] = []
-        if step.num_sampled:
-            outcome, scores = self._sample(step, staged, logits)
+        if sampling.num_sampled:
+            outcome, scores = self._sample(sampling, staged, logits)
         return _outputs(outcome, scores + prompt_scores)
 
-    def _run_passes(self, uploaded: _UploadedStep) -> tuple[torch.Tensor, list[Scores]]:
+    def _run_passes(
+        self, passes: _Passes, sampling: _Sampling, staged: StagedStep
+    ) -> tuple[torch.Tensor, list[Scores]]:
         """Logits [num_sampled, vocab] of the sampled rows, and scores of prompt positions."""
-        step, staged = uploaded.step, uploaded.staged
         sampled: list[torch.Tensor] = []
         scores: list[Scores] = []
-        for inputs in step.passes:
+        for inputs in passes.inputs:
             if not len(inputs.row_lengths):
                 continue
-            logits = self._logits(inputs, uploaded)
+            logits = self._logits(inputs, passes, staged)
             targets = staged.longs.get(inputs.prefix + "targets")
             if targets is not None:
-                scores.append(score(logits[inputs.num_sampled :], targets, step.num_top))
+                scores.append(score(logits[inputs.num_sampled :], targets, sampling.num_top))
             own = logits[: inputs.num_sampled]
             # A forward's result is valid until its next call only.
-            sampled.append(own if len(step.passes) == 1 else own.clone())
+            sampled.append(own if len(passes.inputs) == 1 else own.clone())
         if len(sampled) == 1:
             return sampled[0], scores
         if not sampled:
             return torch.empty(0, 0, device=self._device), scores
         return torch.cat(sampled)[staged.longs["sampled_order"]], scores
 
-    def _logits(self, inputs: PassInputs, uploaded: _UploadedStep) -> torch.Tensor:
+    def _logits(self, inputs: PassInputs, passes: _Passes, staged: StagedStep) -> torch.Tensor:
         """See ``Forward.run``."""
-        step, logits = uploaded.step, uploaded.begun
-        if inputs is not step.passes[0]:
-            logits = self._run_captured(inputs, step, uploaded.words)
+        logits = passes.begun
+        if inputs is not passes.inputs[0]:
+            logits = self._run_captured(inputs, passes.pack, passes.words)
         if logits is not None:
             return logits
-        batch = unpack_pass(inputs, uploaded.staged, self._slots, self._limits.page_size)
+        batch = unpack_pass(inputs, staged, self._slots, self._limits.page_size)
         return self._forward.run(batch)
 
     def _run_captured(
-        self, inputs: PassInputs, step: _PackedStep, words: torch.Tensor
+        self, inputs: PassInputs, pack: StepPack, words: torch.Tensor
     ) -> torch.Tensor | None:
         """See ``CapturedSteps.run_pass``."""
         if self._captured is None:
             return None
-        return self._captured.run_pass(inputs, step.pack, words)
+        return self._captured.run_pass(inputs, pack, words)
 
     def _sample(
-        self, step: _PackedStep, staged: StagedStep, logits: torch.Tensor
+        self, sampling: _Sampling, staged: StagedStep, logits: torch.Tensor
     ) -> tuple[torch.Tensor, list[Scores]]:
         batch = unpack_sampling(staged, self._slots.tallies)
         raw = asked = staged.longs.get("asked")
@@ -251,7 +264,7 @@ class ModelRunner:
         sampled = sample(logits, batch, self._instruction_set)
         scores: list[Scores] = []
         if raw is not None and asked is not None:
-            scores.append(score(raw, sampled.tokens[asked], step.num_top))
+            scores.append(score(raw, sampled.tokens[asked], sampling.num_top))
         return self._slots.record(staged, sampled), scores
 
 

@@ -63,6 +63,10 @@ class PenaltyTallies:
             pack.add_integers(f"{name}_rows", rows.repeat(counts))
             pack.add_integers(f"{name}_ids", np.concatenate(parts))
 
+    def has_resets(self, pack: StepPack) -> bool:
+        """Whether ``reset`` has anything to do in a step."""
+        return pack.size("reset_rows") > 0
+
     def reset(self, staged: StagedStep) -> None:
         """Begin to count for the requests that enter."""
         longs = staged.longs

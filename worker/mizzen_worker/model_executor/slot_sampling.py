@@ -117,6 +117,7 @@ class SlotSampling:
         known = self._stop_ids[slots, :MAX_STOP_IDS]
         stop_ids[:, : known.shape[1]] = known
         return SlotColumns(
+            slots=slots,
             seeds=self._seeds[slots],
             integers=self._integers[:, slots],
             reals=self._reals[:, slots],
@@ -194,6 +195,7 @@ def unpack_sampling(staged: StagedStep, tallies: PenaltyTallies) -> SamplingBatc
     """The parameters of the step's sampled rows, as ``SlotSampling.pack`` packed them."""
     longs, reals = staged.longs, staged.reals
     num_rows = len(longs["sampled_slots"])
+    is_on_gpu = longs["sampled_slots"].device.type != "cpu"
     temperatures, top_p, min_p = reals["reals"].view(3, num_rows).unbind()
     bias = penalties = forbidden = None
     if "bias_rows" in longs:
@@ -212,7 +214,8 @@ def unpack_sampling(staged: StagedStep, tallies: PenaltyTallies) -> SamplingBatc
         forbidden = ForbiddenIds(rows=longs["forbidden_rows"], ids=longs["forbidden_ids"])
     return SamplingBatch(
         temperatures=temperatures,
-        top_k=longs["integers"].view(2, num_rows)[0],
+        # As the kernels of a GPU take it; those of a CPU take all integers wide.
+        top_k=(staged.integers if is_on_gpu else longs)["integers"].view(2, num_rows)[0],
         top_p=top_p,
         min_p=min_p,
         seeds=longs["seeds"],

@@ -18,6 +18,7 @@ from mizzen_worker.contracts.batch import (
     RunnerLimits,
     SlotInit,
 )
+from mizzen_worker.kernels.gpu.note_tokens import SampledEnds, note_tokens
 from mizzen_worker.memory.sizing import pages_for_tokens
 from mizzen_worker.model_executor.device_link import StagedStep, StepPack
 from mizzen_worker.model_executor.penalty_tallies import PenaltyTallies
@@ -69,17 +70,32 @@ class SlotState:
         Returns [2, n] int64: the ids to report, and 1 where the request has ended.
         """
         longs = staged.longs
-        slots, tokens = longs["sampled_slots"], sampled.tokens
+        ends = SampledEnds(
+            slots=longs["sampled_slots"],
+            positions=longs["sample_positions"],
+            max_tokens=longs["integers"].view(2, -1)[1],
+            stop_ids=longs["stop_ids"].view(len(sampled.tokens), -1),
+        )
+        if self.finished.device.type == "cpu":
+            outcome = self._record(ends, sampled)
+        else:
+            tokens, is_valid = sampled.tokens, sampled.is_valid
+            outcome = note_tokens(ends, tokens, is_valid, self.finished, self.last_tokens)
+        if "penalty_rows" in longs:
+            rows = longs["penalty_rows"]
+            is_taken = outcome[0, rows] >= 0
+            self.tallies.count(longs["tally_rows"], sampled.tokens[rows], is_taken)
+        return outcome
+
+    def _record(self, ends: SampledEnds, sampled: Sampled) -> torch.Tensor:
+        """What ``note_tokens`` does, in torch."""
+        slots, tokens = ends.slots, sampled.tokens
         was_finished = self.finished[slots]
         is_taken = sampled.is_valid & ~was_finished
-        max_tokens = longs["integers"].view(2, -1)[1]
-        is_last = longs["sample_positions"] + 1 >= max_tokens
-        is_stop = (longs["stop_ids"].view(len(slots), -1) == tokens[:, None]).any(-1)
+        is_last = ends.positions + 1 >= ends.max_tokens
+        is_stop = (ends.stop_ids == tokens[:, None]).any(-1)
         is_finished = was_finished | ~sampled.is_valid | is_last | is_stop
         self.finished[slots] = is_finished
         self.last_tokens[slots] = torch.where(is_taken, tokens, self.last_tokens[slots])
-        if "penalty_rows" in longs:
-            rows = longs["penalty_rows"]
-            self.tallies.count(longs["tally_rows"], tokens[rows], is_taken[rows])
         unusable = torch.full_like(tokens, INVALID_TOKEN).masked_fill_(was_finished, NO_TOKEN)
         return torch.stack([torch.where(is_taken, tokens, unusable), is_finished.long()])

@@ -21,10 +21,11 @@ MAX_STOP_IDS = 16
 class SlotColumns:
     """Parameters of n slots on the host.
 
-    ``integers`` [2, n] int32: top-k (0 means no limit), max tokens; ``reals`` [3, n] float32:
-    temperature, top-p, min-p; ``stop_ids`` [n, MAX_STOP_IDS] int32.
+    ``slots`` [n] int32; ``integers`` [2, n] int32: top-k (0 means no limit), max tokens; ``reals``
+    [3, n] float32: temperature, top-p, min-p; ``stop_ids`` [n, MAX_STOP_IDS] int32.
     """
 
+    slots: Int32Array
     seeds: Int64Array
     integers: Int32Array
     reals: Float32Array
@@ -50,7 +51,8 @@ class SlotTable:
         """[slots, MAX_STOP_IDS] int32, -1 where there is none."""
 
     def pack(self, pack: StepPack, columns: SlotColumns) -> None:
-        """Add what ``change`` needs; the slots travel as ``entered_slots``."""
+        """Add what ``change`` needs."""
+        pack.add_integers("table_slots", columns.slots)
         pack.add_wides("table_seeds", columns.seeds)
         pack.add_integers("table_integers", columns.integers.ravel())
         pack.add_integers("table_stop_ids", columns.stop_ids.ravel())
@@ -60,7 +62,7 @@ class SlotTable:
         """Let requests enter their slots."""
         if "table_seeds" not in staged.longs:
             return
-        slots = staged.longs["entered_slots"]
+        slots = staged.longs["table_slots"]
         self.seeds.index_copy_(0, slots, staged.longs["table_seeds"])
         integers = staged.integers["table_integers"].view(2, -1)
         for column, values in zip((self.top_k, self.max_tokens), integers, strict=True):

@@ -67,7 +67,7 @@ class SamplingBatch:
     temperatures: torch.Tensor
     """[n] float32; greedy rows hold anything."""
     top_k: torch.Tensor
-    """[n] int64; 0 means no limit."""
+    """[n] int64, on a GPU int32; 0 means no limit."""
     top_p: torch.Tensor
     """[n] float32."""
     min_p: torch.Tensor

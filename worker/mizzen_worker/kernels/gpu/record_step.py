@@ -73,14 +73,21 @@ def _look_up(
 
 
 @triton.jit
-def _note(found, token, is_valid, finished, last_tokens):
-    slot, is_own, had_ended, is_last, stops, target = found
+def end_of(token, is_valid, had_ended, is_last, stops):
+    """What a row's token means: (is taken, has ended, id to report); see ``SlotState.record``."""
     is_taken = is_valid & (had_ended == 0)
     is_stop = tl.max((stops == token).to(tl.int32), axis=0) > 0
     has_ended = had_ended | (is_valid == 0) | is_last | is_stop
+    reported = tl.where(is_taken, token, tl.where(had_ended, _NO_TOKEN, _INVALID_TOKEN))
+    return is_taken, has_ended, reported
+
+
+@triton.jit
+def _note(found, token, is_valid, finished, last_tokens):
+    slot, is_own, had_ended, is_last, stops, target = found
+    is_taken, has_ended, reported = end_of(token, is_valid, had_ended, is_last, stops)
     tl.store(finished + slot, has_ended, mask=is_own)
     tl.store(last_tokens + slot, token, mask=is_own & is_taken)
-    reported = tl.where(is_taken, token, tl.where(had_ended, _NO_TOKEN, _INVALID_TOKEN))
     word = (has_ended.to(tl.int64) << 32) | (reported.to(tl.int64) & 0xFFFFFFFF)
     tl.store(target, word, mask=is_own)
 
