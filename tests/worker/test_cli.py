@@ -89,6 +89,17 @@ def test_front_processes_never_import_torch(module: str) -> None:
     )
 
 
+def test_a_rank_reads_its_settings_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys, mizzen_worker.scheduler.process\n"
+        "found = {'torch', 'triton', 'numpy', 'zmq'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": f"{ROOT / 'worker'}"}
+    )
+
+
 def test_launcher_does_without_the_web_framework_and_the_sockets_library() -> None:
     code = (
         "import sys, mizzen_worker.launch\n"

@@ -264,6 +264,28 @@ def test_connection_attaches_beats_grants_credit_and_comes_back(bench: Bench) ->
     asyncio.run(scenario())
 
 
+def test_a_worker_that_begins_to_listen_is_attached_before_the_next_beat(bench: Bench) -> None:
+    async def scenario() -> None:
+        connection = WorkerConnection(
+            bench.address,
+            open_link=bench.open_link,
+            instance_id=InstanceId("t"),
+            listener=_Listener(),
+            clock=time.monotonic,
+            timing=ConnectionTiming(heartbeat_s=60, silence_limit_s=120, retry_s=0.01),
+        )
+        running = asyncio.create_task(connection.run())
+        await asyncio.sleep(0.05)
+        endpoint = bench.bind()
+        await _serve_attach(endpoint)
+        assert connection.is_attached
+        endpoint.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def _has_tokens(listener: _Listener, least: int) -> bool:
     return listener.events.count("TokenEvents") >= least
 

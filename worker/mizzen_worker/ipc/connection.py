@@ -117,8 +117,10 @@ class WorkerConnection:
         self._last_seen_s = self._clock()
         self._consumed = 0
         while True:
-            self._beat()
-            beat_at_s = self._clock() + self._timing.heartbeat_s
+            is_told = self._beat() or self._is_attached
+            # A worker that is still loading is attached as soon as it listens.
+            wait_s = self._timing.heartbeat_s if is_told else self._timing.retry_s
+            beat_at_s = self._clock() + wait_s
             while (left_s := beat_at_s - self._clock()) > 0:
                 try:
                     # Not wait_for: up to 3.11 it may swallow the cancellation of this task.
@@ -133,18 +135,20 @@ class WorkerConnection:
                 msg = f"silent for {self._timing.silence_limit_s:.0f} s"
                 raise LinkLostError(msg)
 
-    def _beat(self) -> None:
-        if self._is_attached:
-            if self._post(Heartbeat(credit=self._consumed)):
-                self._consumed = 0
-        else:
-            self._post(
+    def _beat(self) -> bool:
+        """Say that this side is there; False when there is no connection, or no room."""
+        if not self._is_attached:
+            return self._post(
                 Attach(
                     wire_version=WIRE_VERSION,
                     instance_id=self._instance_id,
                     credit=self._timing.credit_window,
                 )
             )
+        is_told = self._post(Heartbeat(credit=self._consumed))
+        if is_told:
+            self._consumed = 0
+        return is_told
 
     def _take(self, payload: bytes) -> None:
         try:

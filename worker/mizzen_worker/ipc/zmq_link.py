@@ -29,6 +29,8 @@ _EVENT_TO_REASON = {
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "the handshake failed",
 }
 
+_RECONNECT_MS, _MAX_RECONNECT_MS = 50, 1000
+
 
 class ZmqLink:
     """A tokenizer's side; implements ``Link``."""
@@ -52,8 +54,10 @@ class ZmqLink:
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.IPV6, 1)
         self._socket.setsockopt(zmq.IMMEDIATE, 1)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        if not address.startswith("ipc://"):
+            # On this machine a try costs nothing, and a rank that has loaded is not kept waiting.
+            self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _MAX_RECONNECT_MS)
         if keys is not None:
             protect_client(self._socket, keys)
         events = 0
