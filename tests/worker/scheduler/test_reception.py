@@ -121,6 +121,19 @@ def test_an_idle_loop_waits_but_never_past_the_next_heartbeat() -> None:
     assert harness.endpoint.waits[-1] == 0.0
 
 
+def test_the_first_step_does_not_wait_until_a_whole_crowd_is_read() -> None:
+    harness = Harness(max_slots=8, max_chunk_tokens=64)
+    attempts = [harness.submit(make_submit(f"r{index}", [index % 7] * 9)) for index in range(200)]
+    harness.step()
+    num_read = len(harness.state.roster)
+    assert len(harness.state.roster.running) == 7  # 64 tokens.
+    assert 50 < num_read < 100
+    harness.step()
+    assert len(harness.state.roster) == 200
+    harness.run()
+    assert all(len(attempt.terminals) == 1 for attempt in attempts)
+
+
 def test_flush_frees_what_no_request_uses() -> None:
     harness = Harness(page_size=4)
     harness.submit(make_submit("a", range(40), ignore_eos=True))

@@ -1,6 +1,7 @@
 """Owns ``mizzen bench``: from arguments to a table and a file of numbers; times nothing itself."""
 
 import argparse
+import gc
 import json
 import signal
 import sys
@@ -109,6 +110,9 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
             is_overlapped=is_overlapped(engine),
         ),
     )
+    # As a server does: a collection would stop the loop for what lives as long as the process.
+    gc.collect()
+    gc.freeze()
     rows_by_workload: dict[str, list[Row]] = {}
     for workload in dict.fromkeys(given.workloads):
         tally.take()

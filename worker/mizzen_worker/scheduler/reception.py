@@ -70,7 +70,9 @@ class Reception:
         """Take in what has arrived, waiting a little when there is nothing else to do."""
         for peer in self._endpoint.lost_peers():
             self._lose(peer)
-        limit = self._state.settings.max_messages_per_step
+        settings = self._state.settings
+        is_idle = not self._state.roster.running
+        limit = settings.max_messages_when_idle if is_idle else settings.max_messages_per_step
         for peer, message in self._endpoint.receive(limit, self._wait_s()):
             self._take(peer, message)
 

@@ -27,7 +27,9 @@ class SchedulerSettings:
     while a token of it is in flight. The newest ``num_kept_cache_events`` are kept for who missed
     them; with 0 none are recorded. ``group_rule`` says which decode rows are worth telling the
     runner that they share pages, ``mix`` when decode rows and prompts share a step. ``is_audited``
-    recomputes every invariant after every step: for tests.
+    recomputes every invariant after every step: for tests. While nothing runs, only
+    ``max_messages_when_idle`` of what has arrived are taken before the first step: the device would
+    wait for the others to be read (40 us each), and a step looks at no more of the queue.
     """
 
     instance_id: InstanceId
@@ -46,6 +48,7 @@ class SchedulerSettings:
     heartbeat_interval_s: float = 1.0
     max_idle_wait_s: float = 0.5
     max_messages_per_step: int = 1024
+    max_messages_when_idle: int = 64
     is_audited: bool = False
     group_rule: GroupRule = field(default_factory=GroupRule)
     mix: MixRule = field(default_factory=MixRule)
