@@ -38,6 +38,22 @@ def test_prefill_buckets_stay_within_the_context_and_have_no_more_rows_than_toke
         (2048, 256),
     )
     assert all(rows <= tokens for tokens, rows in prefill_buckets(100_000))
+    assert prefill_buckets(100_000)[-2] == (6144, 256)
+
+
+@pytest.mark.parametrize(
+    ("longest", "last"),
+    [(825, 2048), (4095, 3072), (4096, 8192), (6000, 8192), (11_443, 8192)],
+    ids=["8 B", "just fast enough", "just too slow", "1 B", "0.6 B"],
+)
+def test_whole_chunks_are_captured_where_launching_them_takes_half_their_time(
+    longest: int, last: int
+) -> None:
+    buckets = prefill_buckets(100_000, longest)
+    assert buckets[-1][0] == last
+    # Only whole ones, or nearly, unless padding costs less than launching.
+    assert is_worth_padding(8000, 8192, longest)
+    assert is_worth_padding(6200, 8192, longest) is (longest > 8192)
 
 
 def test_padding_is_worth_it_while_the_host_would_take_longer() -> None:

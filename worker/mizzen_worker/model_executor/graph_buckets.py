@@ -10,7 +10,9 @@ _LARGE_BUCKETS = (*range(144, 256, 16), *range(256, 513, 32))
 """Here products take longer with every row."""
 _COMMON_TOKENS = (64, 128, 256, 512, 1024, 2048)
 """Captured for every model: prompts of just these lengths need no padding."""
-_OTHER_TOKENS = (384, 768, 1536, 3072, 4096, 8192)
+_OTHER_TOKENS = (384, 768, 1536, 3072, 4096, 6144)
+_WHOLE_CHUNK = 8192
+"""The most prompt tokens of a step, unless another number is asked for."""
 _LEAST_FILL = 15 / 16
 """Filled so far, a size is taken whatever its padding costs."""
 _HOST_SECONDS_PER_LAYER = 600e-6
@@ -47,9 +49,13 @@ def longest_padded(shape: ModelShape) -> int:
 def prefill_buckets(context_length: int, longest: int | None = None) -> tuple[tuple[int, int], ...]:
     """(tokens, rows) of the graphs, rising; one of the rows is the padding's.
 
-    Padding must not outgrow a row of the page table. ``longest``: as of ``longest_padded``.
+    Padding must not outgrow a row of the page table. ``longest``: as of ``longest_padded``. A whole
+    chunk needs hardly any padding: it is captured where launching it would keep the host for more
+    than half of its time, for there is the next chunk to be prepared.
     """
     others = [tokens for tokens in _OTHER_TOKENS if longest is None or tokens <= longest]
+    if longest is None or 2 * longest >= _WHOLE_CHUNK:
+        others.append(_WHOLE_CHUNK)
     return tuple(
         (tokens, rows)
         for tokens in sorted([*_COMMON_TOKENS, *others])
