@@ -124,4 +124,5 @@ def test_fp8_keys_and_values_take_half(tmp_path: Path, capsys: pytest.CaptureFix
         _plan(capsys, folder, "--gpu-memory", "80", "--kv-dtype", kind) for kind in ("auto", "fp8")
     )
     assert 2 * packed["kv_token_bytes"] == exact["kv_token_bytes"]
-    assert packed["kv_tokens"] == pytest.approx(2 * exact["kv_tokens"], abs=64)
+    # Of both, a page is the sink, and what is no whole page is left over.
+    assert packed["kv_tokens"] == pytest.approx(2 * exact["kv_tokens"], abs=2 * 64)

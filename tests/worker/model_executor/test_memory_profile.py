@@ -23,7 +23,8 @@ PAGE_BYTES = 1000
 class _Meter:
     """A device of 10,000,000 bytes; what the scripted runner takes is added."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int = 10_000_000) -> None:
+        self.total = total
         self.now = 600_000
         self.highest = 0
 
@@ -31,7 +32,7 @@ class _Meter:
         self.now = 600_000
 
     def free_and_total(self) -> tuple[int, int]:
-        return 9_000_000, 10_000_000
+        return self.total - 1_000_000, self.total
 
     def held(self) -> int:
         return self.now
@@ -95,6 +96,19 @@ def test_graphs_are_set_aside_with_the_memory_of_one_decode_step() -> None:
     with pytest.raises(ModelLoadError, match="no room for KV memory"):
         size_pool(_request(num_graphs=1), meter, _make(meter))
     assert without == 7746
+
+
+def test_graphs_are_set_aside_with_their_share_of_the_largest_step() -> None:
+    total = 300_000_000
+    sums = []
+    for captured in (0, 100, 1000):
+        meter = _Meter(total)
+        request = _request(num_graphs=1, captured_tokens=captured)
+        sums.append(size_pool(request, meter, _make(meter)))
+    # 250 tokens take 253,000 bytes; 100 of them 101,200, more than 6 decode rows; never more.
+    few, some, every = (8_388_608 + taken for taken in (6_000, 101_200, 253_000))
+    left = int(total * 0.9) - 1_000_000 - 253_000
+    assert sums == [(left - taken) // PAGE_BYTES - 1 for taken in (few, some, every)]
 
 
 def test_what_was_asked_for_is_given_where_it_fits() -> None:

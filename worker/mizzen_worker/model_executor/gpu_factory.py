@@ -20,7 +20,12 @@ from mizzen_worker.model_executor.gpu_model import (
     step_capture,
 )
 from mizzen_worker.model_executor.gpu_start import ForwardMaker, GpuStart
-from mizzen_worker.model_executor.graph_buckets import longest_padded, num_graphs, uncaptured_tokens
+from mizzen_worker.model_executor.graph_buckets import (
+    longest_padded,
+    most_captured_tokens,
+    num_graphs,
+    uncaptured_tokens,
+)
 from mizzen_worker.model_executor.graphs import CudaGraphs
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.memory_estimate import weights_bytes
@@ -60,6 +65,7 @@ def gpu_start(
     kv = gpu_kv_dtype(options, facts, device)
     quantise = quantise_function(options.quantization, facts, _computing(options, facts, device))
 
+    longest = longest_padded(facts.shape)
     scales = checkpoint.read_kv_scales() if kv == FP8 else ()
 
     def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
@@ -92,9 +98,7 @@ def gpu_start(
         if not options.uses_graphs or not isinstance(forward, GpuForward):
             return ModelRunner(forward, limits, place, link)
         make_graphs = ValuelessGraphs if is_valueless else partial(CudaGraphs, device)
-        captured = step_capture(
-            forward, limits, make_graphs, longest_padded(facts.shape), options.max_rows
-        )
+        captured = step_capture(forward, limits, make_graphs, longest, options.max_rows)
         return ModelRunner(forward, limits, place, link, captured)
 
     return GpuStart(
@@ -110,6 +114,7 @@ def gpu_start(
             num_graphs=num_graphs(options.max_rows or limits.max_slots, limits.context_length)
             if options.uses_graphs
             else 0,
+            captured_tokens=most_captured_tokens(limits.context_length, longest),
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
@@ -118,7 +123,7 @@ def gpu_start(
         make_runner=make_runner,
         uncaptured_tokens=None
         if options.is_deterministic
-        else uncaptured_tokens(limits.context_length, longest_padded(facts.shape)),
+        else uncaptured_tokens(limits.context_length, longest),
     )
 
 

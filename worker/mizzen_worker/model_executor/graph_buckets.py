@@ -64,6 +64,11 @@ def prefill_buckets(context_length: int, longest: int | None = None) -> tuple[tu
     )
 
 
+def most_captured_tokens(context_length: int, longest: int) -> int:
+    """Prompt tokens of the largest captured forward, 0 where there is none."""
+    return max((tokens for tokens, _ in prefill_buckets(context_length, longest)), default=0)
+
+
 def uncaptured_tokens(context_length: int, longest: int) -> int:
     """Tokens of a small step with prompts for which nothing is captured, if rows are not many."""
     buckets = prefill_buckets(context_length, longest)

@@ -7,7 +7,11 @@ it measures (``memory_profile.py``). The sum is that of ``memory/plan.py``.
 from dataclasses import dataclass
 
 from mizzen_worker.memory.plan import GIB, MemoryUse, kv_token_bytes
-from mizzen_worker.model_executor.graph_buckets import num_graphs
+from mizzen_worker.model_executor.graph_buckets import (
+    longest_padded,
+    most_captured_tokens,
+    num_graphs,
+)
 from mizzen_worker.models.model_facts import ModelFacts
 from mizzen_worker.models.parameter_count import parameter_count
 
@@ -64,7 +68,8 @@ def estimated_use(
     facts: ModelFacts, sizes: EngineSizes, *, total_bytes: int, fraction: float
 ) -> MemoryUse:
     """What is expected to be taken and set aside on a GPU that nobody else uses."""
-    decode_bytes = _step_bytes(facts, sizes.max_rows, sizes)
+    captured = most_captured_tokens(facts.context_length, longest_padded(facts.shape))
+    captured_bytes = _step_bytes(facts, max(sizes.max_rows, captured), sizes)
     graphs = num_graphs(sizes.max_rows, facts.context_length)
     return MemoryUse(
         total_bytes=total_bytes,
@@ -72,7 +77,7 @@ def estimated_use(
         weights_bytes=weights_bytes(facts, sizes.value_bytes, is_packed=sizes.is_packed),
         other_bytes=CUDA_BYTES,
         step_bytes=_step_bytes(facts, sizes.max_chunk_tokens + sizes.max_rows, sizes),
-        graphs_bytes=decode_bytes + graphs * GRAPH_BYTES,
+        graphs_bytes=captured_bytes + graphs * GRAPH_BYTES,
     )
 
 

@@ -78,7 +78,10 @@ class CudaMeter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingRequest:
-    """``kv_tokens`` None takes all that is left; ``num_graphs`` 0 where none will be captured."""
+    """``kv_tokens`` None takes all that is left; ``num_graphs`` 0 where none will be captured.
+
+    ``captured_tokens``: prompt tokens of the largest step whose forward will be captured.
+    """
 
     limits: RunnerLimits
     max_new_tokens: int
@@ -86,6 +89,7 @@ class SizingRequest:
     kv_tokens: int | None
     fraction: float
     num_graphs: int
+    captured_tokens: int = 0
 
 
 def size_pool(request: SizingRequest, meter: MemoryMeter, make_runner: RunnerMaker) -> int:
@@ -106,7 +110,7 @@ def size_pool(request: SizingRequest, meter: MemoryMeter, make_runner: RunnerMak
         weights_bytes=weights_bytes,
         other_bytes=max(0, total_bytes - free_bytes - weights_bytes),
         step_bytes=step_bytes,
-        graphs_bytes=decode_bytes + request.num_graphs * GRAPH_BYTES if request.num_graphs else 0,
+        graphs_bytes=_graphs_bytes(request, step_bytes, decode_bytes),
     )
     page = PageSizes(page_size=limits.page_size, page_bytes=request.page_bytes)
     num_pages = choose_num_pages(use, page, request.kv_tokens)
@@ -115,6 +119,14 @@ def size_pool(request: SizingRequest, meter: MemoryMeter, make_runner: RunnerMak
         extra={"kv_tokens": num_pages * limits.page_size, "sum": use.describe()},
     )
     return num_pages
+
+
+def _graphs_bytes(request: SizingRequest, step_bytes: int, decode_bytes: int) -> int:
+    """Graphs have memory of their own, as much as the largest of them takes."""
+    if not request.num_graphs:
+        return 0
+    share = min(1.0, request.captured_tokens / request.max_new_tokens)
+    return max(decode_bytes, int(step_bytes * share)) + request.num_graphs * GRAPH_BYTES
 
 
 def _measure(
