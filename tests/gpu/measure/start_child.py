@@ -1,24 +1,20 @@
-"""One life of a rank from exec to its first tokens, as a program of its own: prints JSON.
+"""One life of a rank from exec to its first token, as a program of its own: prints JSON.
 
 ``python -m tests.gpu.measure.start_child FOLDER CACHE BEGUN_S``: a folder with a config.json, the
-folder of compiled kernels, and when the process was started (``time.monotonic``).
+folder of compiled kernels, and when the process was started (``time.monotonic``). It begins as the
+process of a rank does (``scheduler/process.py``); the first token comes through the scheduler.
 """
 
+import functools
 import json
 import logging
 import sys
 import time
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
-import torch
-from tests.worker.model_executor.runner_driver import Driven, RunnerDriver, greedy
-
-from mizzen_worker.config.command_line import make_parser, parse_command_line
-from mizzen_worker.config.groups import EngineOptions
-from mizzen_worker.config.options import Role
-from mizzen_worker.model_executor.factory import load_runner
-from mizzen_worker.model_executor.load_phase import LoadPhase
-from mizzen_worker.scheduler.engine_setup import runner_options
+from mizzen_worker.model_executor.head_start import begin_beside_imports
 
 _PROMPT = 1024
 
@@ -31,55 +27,62 @@ class _Facts(logging.Handler):
         self.by_message: dict[str, dict[str, object]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        names = ("sum", "kernels", "failed", "seconds", "reason", "graphs", "kv_tokens")
+        names = ("sum", "kernels", "failed", "seconds", "of_prefills", "reason", "graphs")
         facts = {name: value for name, value in vars(record).items() if name in names}
         self.by_message[record.getMessage()] = facts
 
 
-class _Phases:
-    """When each phase began, and how much memory of the GPU was free then."""
+class _Parts:
+    """Seconds in some functions, by name, whatever called them; and how often."""
 
-    def __init__(self, begun_s: float) -> None:
-        self._begun_s = begun_s
-        self.begun: dict[str, float] = {}
-        self.free_gib: dict[str, float] = {}
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.calls: Counter[str] = Counter()
 
-    def enter(self, phase: LoadPhase) -> None:
-        self.note(phase.value)
+    def time(self, owner: type, function: str) -> None:
+        original: Any = getattr(owner, function)
 
-    def note(self, name: str) -> None:
-        self.begun[name] = round(time.monotonic() - self._begun_s, 2)
-        self.free_gib[name] = round(torch.cuda.mem_get_info()[0] / 2**30, 2)
+        @functools.wraps(original)
+        def timed(*arguments: object, **named: object) -> object:
+            begun_s = time.perf_counter()
+            try:
+                return original(*arguments, **named)
+            finally:
+                self.seconds[function] += time.perf_counter() - begun_s
+                self.calls[function] += 1
+
+        setattr(owner, function, timed)
+
+    def facts(self) -> dict[str, list[float]]:
+        return {
+            name: [round(seconds, 3), self.calls[name]] for name, seconds in self.seconds.items()
+        }
 
 
 def main() -> None:
     folder, cache, begun_s = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+    began_s = time.monotonic()
+    begin_beside_imports("cuda")
+    import mizzen_worker.scheduler.rank  # noqa: F401 - what is timed here
+
+    imported_s = time.monotonic()
     facts = _Facts()
     logging.getLogger().addHandler(facts)
     logging.getLogger().setLevel(logging.INFO)
-    phases = _Phases(begun_s)
-    imported_s = time.monotonic() - begun_s
-    torch.cuda.init()
-    phases.note("CUDA is there")
-    flags = ["--device", "cuda", "--load-format", "dummy", "--compile-cache", str(cache)]
-    parser = make_parser(Role.SERVE, description="", example="")
-    configuration = parse_command_line(parser, Role.SERVE, ["--model", str(folder), *flags])
-    options = runner_options(configuration.group(EngineOptions), folder)
-    runner = load_runner(options, lambda done, total: None, phases.enter).runner
-    phases.note("ready")
-    driver = RunnerDriver(runner)
-    prompt = [number % 1000 for number in range(_PROMPT)]
-    driver.generate(Driven(1, prompt, greedy(1)))
-    phases.note("first token")
-    first_s = time.monotonic()
-    driver.generate(Driven(2, prompt[::-1], greedy(17)))
+    from tests.gpu.measure.start_rank import first_token
+
+    parts = _Parts()
+    started = first_token(folder, cache, _PROMPT, parts.time)
+    begun = {name: round(at_s - begun_s, 2) for name, at_s in started.begun_s.items()}
     print(
         json.dumps(
             {
-                "imported": round(imported_s, 2),
-                "begun": phases.begun,
-                "free GiB": phases.free_gib,
-                "17 tokens s": round(time.monotonic() - first_s, 3),
+                "began": round(began_s - begun_s, 2),
+                "imported": round(imported_s - begun_s, 2),
+                "begun": begun,
+                "free GiB": started.free_gib,
+                "compiled here": started.num_compiled,
+                "parts": parts.facts(),
                 "log": facts.by_message,
             }
         )
