@@ -155,7 +155,6 @@ class Pipeline:
             if row.req.is_running:
                 if scores is not None:
                     self._take_prompt_scores(row, scores)
-                self._state.residency.checkpoint(row.req, row.end)
                 if row.is_sampled:
                     if row.req.first_token_at is None:
                         row.req.first_token_at = self._settled_at
@@ -163,6 +162,10 @@ class Pipeline:
             num_sampled += row.is_sampled
         indices = np.array([index for _, index in sampled], dtype=np.int64)
         self._take_tokens([req for req, _ in sampled], indices, result, result.sampled_scores)
+        # Behind the tokens: who ended with the first one has left its pages to the cache already.
+        for row in rows:
+            if row.req.is_running:
+                self._state.residency.checkpoint(row.req, row.end)
 
     def _take_prompt_scores(self, row: PlannedRow, scores: TokenScores) -> None:
         wanted = row.req.sampling.logprobs
