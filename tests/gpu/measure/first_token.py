@@ -3,8 +3,8 @@
 Predicted (H200): qwen06b 3.85 ms, llama8b 21.95 ms; 4.02 and 22.07 were measured before the forward
 was begun ahead of the sampling's preparation, and its tokens were noted by one kernel. Of it the
 device takes 2.7 and 21.6 ms from the first to the last kernel of the captured forward; the host
-takes 0.5 ms before it (messages, plan, packing, upload), 0.25 ms after the token has arrived; behind
-the forward there are four launches and two copies, 30 us.
+takes 0.5 ms before it (messages, plan, packing, upload), 0.25 ms after the token has arrived;
+behind the forward there are four launches and two copies, 30 us.
 """
 
 import itertools
