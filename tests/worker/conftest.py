@@ -6,6 +6,7 @@ GPU run every one.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 import pytest
 from tests.conftest import HAS_GPU
@@ -67,3 +68,16 @@ def _quick_calls_of_interpreted_functions() -> None:
         return function.rewrite()(*arguments, **named)
 
     interpreter.InterpretedFunction.__call__ = call
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _interpreted_kernels_stay_inside(request: pytest.FixtureRequest) -> Iterator[None]:
+    """See ``bounds_check.py``."""
+    if HAS_GPU or not request.node.nodeid.startswith(_INTERPRETED):
+        yield
+        return
+    # Not at the top: it loads Triton.
+    from tests.worker.kernels.gpu.bounds_check import checked_bounds
+
+    with checked_bounds():
+        yield
