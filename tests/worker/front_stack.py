@@ -24,6 +24,7 @@ from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 from mizzen_worker.detokenizer.text import Texts
 from mizzen_worker.http_api.access import AccessKeys
 from mizzen_worker.http_api.app import create_app
+from mizzen_worker.http_api.connection_guard import GuardedProtocol
 from mizzen_worker.http_api.engine import FrontEngine, HttpLimits
 from mizzen_worker.http_api.server import listen, make_server
 from mizzen_worker.ipc.connection import ConnectionTiming, WorkerConnection
@@ -150,10 +151,12 @@ class Stack:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        await self._serving
-        tasks = [*self._tasks, *self._drivers.values()]
+        # The server's own end is two pauses of a tenth of a second; a stack's clients are gone.
+        for listening in self._server.servers:
+            listening.close()
+        for connection in self.connections:
+            connection.shutdown()
+        tasks = [self._serving, *self._tasks, *self._drivers.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -197,6 +200,10 @@ class Stack:
         while True:
             loop.run_once()
             await asyncio.sleep(self.step_s or 0.0005)
+
+    @property
+    def connections(self) -> list[GuardedProtocol]:
+        return list(self._server.server_state.connections)
 
     @property
     def num_running(self) -> int:

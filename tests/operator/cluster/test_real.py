@@ -80,7 +80,7 @@ def server() -> Iterator[ApiServer]:
     http = ThreadingHTTPServer(("127.0.0.1", 0), api.handler())
     http.daemon_threads = True
     api.port = int(http.server_address[1])
-    thread = threading.Thread(target=http.serve_forever)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
     thread.start()
     yield api
     http.shutdown()

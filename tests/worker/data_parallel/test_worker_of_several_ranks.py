@@ -73,6 +73,7 @@ def _streams(url: str, disturb: Callable[[], None]) -> list[object]:
                 last = event
                 if place == 1:
                     begun.wait()
+        assert "output_ids" in last, last
         return last["output_ids"]
 
     with ThreadPoolExecutor(len(PROMPTS)) as pool:

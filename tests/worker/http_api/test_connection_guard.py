@@ -206,3 +206,18 @@ def test_endless_headers_with_an_upgrade_are_431(tmp_path: Path) -> None:
             assert answer.count(b"HTTP/1.1 ") == 1
 
     asyncio.run(scenario())
+
+
+def test_small_pieces_are_sent_at_once(tmp_path: Path) -> None:
+    """Otherwise every second piece of an answer waits for the client's word of the first."""
+
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            _, writer = await connect(stack)
+            await stack.until(lambda: bool(stack.connections))
+            (connection,) = stack.connections
+            served = connection.transport.get_extra_info("socket")
+            assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+
+    asyncio.run(scenario())

@@ -127,7 +127,7 @@ def test_signs_of_life_do_not_disturb_clients_that_read_every_line(tmp_path: Pat
     async def scenario() -> None:
         limits = HttpLimits(keep_alive_s=0.02)
         async with (
-            Stack(tmp_path, step_s=0.15, limits=limits) as stack,
+            Stack(tmp_path, step_s=0.06, limits=limits) as stack,
             httpx.AsyncClient(base_url=stack.url, timeout=30) as client,
         ):
             body = {"text": "abc", "sampling_params": SAMPLING, "stream": True}

@@ -13,6 +13,7 @@ from mizzen_worker.http_api.engine import HttpLimits
 from mizzen_worker.tokenizer.manager_settings import ManagerSettings
 
 SAMPLING = {"max_new_tokens": 120, "temperature": 0, "ignore_eos": True}
+STEP_S = 0.002
 TWO = ("memory://a", "memory://b")
 
 
@@ -67,7 +68,7 @@ def test_text_is_whole_after(
     tmp_path: Path, addresses: tuple[str, ...], disturb: Callable[[Stack], None]
 ) -> None:
     async def scenario() -> None:
-        async with Stack(tmp_path, addresses=addresses, step_s=0.005) as stack:
+        async with Stack(tmp_path, addresses=addresses, step_s=STEP_S) as stack:
             answer = await _disturbed(stack, disturb)
             expected = stack.expected_ids("abc", max_new_tokens=120, ignore_eos=True)
             assert answer.status_code == 200
@@ -81,7 +82,7 @@ def test_text_is_whole_after(
 def test_stream_says_it_is_alive_and_ends_with_a_typed_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = ManagerSettings(resume_timeout_s=0.5)
-        async with Stack(tmp_path, manager_settings=settings, step_s=0.005) as stack:
+        async with Stack(tmp_path, manager_settings=settings, step_s=STEP_S) as stack:
             body = {"text": "abc", "sampling_params": SAMPLING, "stream": True}
             lines: list[str] = []
             async with (
@@ -101,7 +102,7 @@ def test_stream_says_it_is_alive_and_ends_with_a_typed_error(tmp_path: Path) -> 
 
 def test_full_queues_are_429_and_no_worker_is_503_with_retry_after(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Stack(tmp_path, max_running=1, max_queued=1, step_s=0.01) as stack:
+        async with Stack(tmp_path, max_running=1, max_queued=1, step_s=STEP_S) as stack:
             answers = await asyncio.gather(*(_generate(stack) for _ in range(6)))
             statuses = sorted(answer.status_code for answer in answers)
             assert statuses[0] == 200
@@ -122,7 +123,7 @@ def test_full_queues_are_429_and_no_worker_is_503_with_retry_after(tmp_path: Pat
 def test_too_many_live_requests_are_429(tmp_path: Path) -> None:
     async def scenario() -> None:
         settings = ManagerSettings(max_live_requests=1)
-        async with Stack(tmp_path, manager_settings=settings, step_s=0.005) as stack:
+        async with Stack(tmp_path, manager_settings=settings, step_s=STEP_S) as stack:
             first = asyncio.create_task(_generate(stack))
             await stack.until(lambda: stack.manager.num_live == 1)
             refused = await _generate(stack)
@@ -135,7 +136,7 @@ def test_too_many_live_requests_are_429(tmp_path: Path) -> None:
 
 def test_draining_front_refuses_new_and_finishes_live(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Stack(tmp_path, step_s=0.005) as stack:
+        async with Stack(tmp_path, step_s=STEP_S) as stack:
             first = asyncio.create_task(_generate(stack))
             await stack.until(lambda: stack.manager.num_live == 1)
             stack.manager.drain()

@@ -47,7 +47,8 @@ def make_server(app: Any, *, grace_s: int) -> Server:
 def listen(host: str, port: int, *, flag: str) -> socket.socket:
     """Take a port; raises ``ConfigError`` naming the flag when somebody else has it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Named, for asyncio sends small pieces at once (TCP_NODELAY) only on sockets that say TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_LIMIT_MS)
     try:
