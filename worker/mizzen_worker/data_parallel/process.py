@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
 _LAST_WORDS_S = 2.0
+_HEARD_S = 0.25
+"""Between the last word and the end: with the end a link drops what its owner has not read."""
 
 
 def main() -> None:
@@ -71,7 +73,9 @@ async def _serve(settings: ControllerSettings, link: ParentLink, wishes: Wishes)
         if task.done() and task.exception() is not None:
             logger.error("controller fails", exc_info=task.exception())
             raise SystemExit(1)
+    await _until_told(controller)
     await endpoint.drain(_LAST_WORDS_S)
+    await asyncio.sleep(_HEARD_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -79,6 +83,13 @@ async def _serve(settings: ControllerSettings, link: ParentLink, wishes: Wishes)
     endpoint.close(linger_s=_LAST_WORDS_S)
     links.close()
     logger.info("controller is drained")
+
+
+async def _until_told(controller: Controller) -> None:
+    """Wait until every request's end is passed on: ranks that have ended may not be heard out."""
+    ends_at_s = time.monotonic() + _LAST_WORDS_S
+    while controller.num_live and time.monotonic() < ends_at_s:  # noqa: ASYNC110 - of many owners
+        await asyncio.sleep(0.01)
 
 
 async def _report(

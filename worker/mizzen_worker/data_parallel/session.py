@@ -38,6 +38,7 @@ from mizzen_worker.ipc.peek import num_token_events
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
+_LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +86,14 @@ class Session:
             self._tasks[address] = asyncio.create_task(self._keep(address))
 
     def replace_link(self, address: str) -> None:
-        """Give up a rank that does not answer any more; the link is opened again."""
+        """Give up a rank that is gone or silent, soon; the link is opened again.
+
+        Not at once: of a rank that ended, another connection may know first. What it said last is
+        still on its way here, and then this link ends too.
+        """
         link = self._links.get(address)
         if link is not None:
-            link.close()
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, link.close)
 
     async def close(self) -> None:
         """Leave every rank: they end what this tokenizer has there."""

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _KEPT_CACHE_EVENTS = 10_000
 """Seconds to minutes of a busy worker, and a few megabytes."""
 _LAST_WORDS_S = 2.0
+_HEARD_S = 0.25
+"""Between the last word and the end: with the end a link drops what its owner has not read."""
 _PULSE_S = 2.0
 """Silence of the loop after which a thread speaks for it; peers bear 10 s."""
 
@@ -121,6 +123,7 @@ def _cache_feed(
 def _give_all_back(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
     """Tell every peer to go on elsewhere at once instead of finding out by silence."""
     loop.announce_restart()
+    time.sleep(_HEARD_S)
     endpoint.close(linger_s=_LAST_WORDS_S)
 
 
@@ -129,6 +132,7 @@ def _say_last_words(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
     ends_at_s = time.monotonic() + _LAST_WORDS_S
     while endpoint.num_unsent and time.monotonic() < ends_at_s:
         loop.run_once()
+    time.sleep(_HEARD_S)
     endpoint.close(linger_s=_LAST_WORDS_S)
     logger.info("rank is drained")
 
