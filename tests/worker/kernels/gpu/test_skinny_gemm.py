@@ -208,8 +208,9 @@ def compile_all(capability: int) -> None:
 def test_compiles_without_spills() -> None:
     """For SM 90 only: before it the library multiplies, see ``has_tensor_copies``.
 
-    The head's search of 192 rows has a few words on the stack, and was measured to be the fastest.
+    The head's search of 192 rows has a few words on the stack (48 bytes with Triton 3.6, 136 with
+    3.9), and was measured to be the fastest.
     """
     records = compile_elsewhere("tests.worker.kernels.gpu.test_skinny_gemm", 90)
-    most = {"_best_kernel": 48}
+    most = {"_best_kernel": 136}
     assert all(record["stack"] <= most.get(record["kernel"], 0) for record in records)

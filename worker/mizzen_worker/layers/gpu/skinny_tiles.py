@@ -106,7 +106,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         64: _pair(64, 64, 128, 4),
         128: _tile(128, 128, 64, 3),
         160: None,
-        192: _more(128, 64, 256, 4, warps=8),
+        192: _more(128, 64, 128, 5),
         240: None,
         256: _pair(256, 64, 64, 4, warps=8),
     },
