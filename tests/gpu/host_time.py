@@ -8,7 +8,6 @@ those before it have none of that. Not timed: launches of kernels and graphs, co
 
 import argparse
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import triton
+from tests.benchmark_models import write_config
 from triton.runtime.jit import KernelInterface
 
 from mizzen_worker.bench.engine import BenchEngine, EngineLimits
@@ -119,7 +119,7 @@ class _TimedRunner:
 
 
 def _runner(model: str, folder: Path) -> _TimedRunner:
-    (folder / "config.json").write_text(json.dumps(dict(SHAPES[model])))
+    write_config(folder, model)
     valueless = OpenWeights(source=ValuelessSource(), finish=lambda: None)
     checkpoint = replace(open_checkpoint(folder, is_dummy=True), open_weights=lambda _: valueless)
     facts = checkpoint.facts

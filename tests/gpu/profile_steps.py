@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tests.benchmark_models import write_config
 
 from mizzen_worker.bench.engine import BenchEngine, EngineLimits
 from mizzen_worker.bench.measures import BenchSizes, measure_decode
@@ -111,7 +112,7 @@ def profile_batch(engine: BenchEngine, batch: int, num_prompt: int) -> list[dict
 def load_engine(shape: str, max_running: int, num_positions: int) -> BenchEngine:
     """An engine over made-up weights, with KV memory for so many rows of so many positions."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(dict(SHAPES[shape])))
+        write_config(Path(folder), shape)
         options = RunnerOptions(
             model=Path(folder),
             page_size=64,

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.benchmark_models import write_config
 
 from mizzen_worker import cli
-from mizzen_worker.bench.shapes import SHAPES
 
 
 def _folder(folder: Path, name: str) -> Path:
-    (folder / "config.json").write_text(json.dumps(dict(SHAPES[name])))
+    write_config(folder, name)
     return folder
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 import torch
+from tests.benchmark_models import facts_of
 from tests.gpu.measure.harness import Readings, relative_error, require_close, time_work
 from tests.worker.kernels.gpu.ahead_of_time import claim
 from tests.worker.kernels.gpu.launches import compiled_only
@@ -53,9 +54,12 @@ class Heads:
     num_kv_heads: int
 
 
-LLAMA = Heads("llama8b", 32, 8)
-QWEN = Heads("qwen06b", 16, 8)
-QWEN_MOE = Heads("qwen30b", 32, 4)
+def _heads_of(name: str) -> Heads:
+    shape = facts_of(name).shape
+    return Heads(name, shape.num_heads, shape.num_kv_heads)
+
+
+LLAMA, QWEN, QWEN_MOE = map(_heads_of, ("llama8b", "qwen06b", "qwen30b-a3b"))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+from tests.benchmark_models import LLAMA8B, facts_of, qkv_size
 from tests.gpu.measure.harness import (
     Readings,
     capture,
@@ -29,7 +30,7 @@ from tests.gpu.measure.harness import (
     time_graph,
     time_work,
 )
-from tests.gpu.measure.large import batch_of, facts_of, model_of, pool_for
+from tests.gpu.measure.large import batch_of, model_of, pool_for
 
 from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
@@ -71,11 +72,12 @@ CASES = {
 }
 PAIRS = [("bf16", BF16), ("bf16", FP8), ("fp8", BF16), ("fp8-block", BF16), ("fp8", FP8)]
 """Weights and KV; the first is what the others are compared with."""
+_HIDDEN = LLAMA8B.hidden_size
 SHAPES = {
-    "qkv": (SkinnyProduct.QKV, 6144, 4096),
-    "o": (SkinnyProduct.ADD, 4096, 4096),
-    "gate_up": (SkinnyProduct.GATE_UP, 28_672, 4096),
-    "down": (SkinnyProduct.ADD, 4096, 14_336),
+    "qkv": (SkinnyProduct.QKV, qkv_size(LLAMA8B), _HIDDEN),
+    "o": (SkinnyProduct.ADD, _HIDDEN, LLAMA8B.num_heads * LLAMA8B.head_dim),
+    "gate_up": (SkinnyProduct.GATE_UP, 2 * LLAMA8B.intermediate_size, _HIDDEN),
+    "down": (SkinnyProduct.ADD, _HIDDEN, LLAMA8B.intermediate_size),
 }
 COPIES = 8
 

@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from tests.benchmark_models import facts_of
 from tests.worker.kernels.gpu.ahead_of_time import claim
 from triton.runtime.jit import KernelInterface
 
@@ -27,15 +28,13 @@ from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput, HeadResult
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.layers.rotary import rotary_table
-from mizzen_worker.layers.rotary_config import RotaryConfig
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.models.architecture import Architecture
 from mizzen_worker.models.dense_decoder import DenseDecoder
-from mizzen_worker.models.llama import LLAMA
+from mizzen_worker.models.known_architectures import ARCHITECTURE_BY_NAME
 from mizzen_worker.models.model_facts import ModelFacts, ModelShape
-from mizzen_worker.models.qwen3 import QWEN3
 
 PAGE_SIZE = 16
 MAX_CONTEXT = 32_768
@@ -44,31 +43,26 @@ H200_MULTIPROCESSORS = 132
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model by its sizes; ``context`` positions, the token's own included."""
+    """A model, or its first layers; ``context`` positions, the token's own included."""
 
     name: str
-    architecture: Architecture
-    shape: ModelShape
+    num_layers: int | None = None
     context: int = 1100
 
+    @property
     def facts(self) -> ModelFacts:
-        return ModelFacts(
-            architecture=self.architecture.name,
-            shape=self.shape,
-            rotary=RotaryConfig(head_dim=self.shape.head_dim, theta=1e6),
-            rms_norm_eps=1e-6,
-            context_length=MAX_CONTEXT,
-            tie_embeddings=self.shape.hidden_size == 1024,
-            has_attention_bias=False,
-            has_mlp_bias=False,
-            windows=(None,) * self.shape.num_layers,
-            eos_token_ids=(),
-            fingerprint="",
-        )
+        return facts_of(self.name, self.num_layers)
+
+    @property
+    def shape(self) -> ModelShape:
+        return self.facts.shape
+
+    @property
+    def architecture(self) -> Architecture:
+        return ARCHITECTURE_BY_NAME[self.facts.architecture]
 
     def with_layers(self, num_layers: int) -> "Subject":
-        shape = dataclasses.replace(self.shape, num_layers=num_layers)
-        return dataclasses.replace(self, shape=shape)
+        return dataclasses.replace(self, num_layers=num_layers)
 
     def key(self, product: GemvProduct, *, is_down: bool = False) -> tuple[GemvProduct, int, int]:
         """Where the tile of one of its products stands in the table."""
@@ -85,32 +79,7 @@ class Subject:
         return product, num_rows, shape.hidden_size
 
 
-QWEN06B = Subject(
-    name="qwen06b",
-    architecture=QWEN3,
-    shape=ModelShape(
-        num_layers=28,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_heads=16,
-        num_kv_heads=8,
-        head_dim=128,
-        vocab_size=151_936,
-    ),
-)
-LLAMA8B = Subject(
-    name="llama8b",
-    architecture=LLAMA,
-    shape=ModelShape(
-        num_layers=32,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_heads=32,
-        num_kv_heads=8,
-        head_dim=128,
-        vocab_size=128_256,
-    ),
-)
+QWEN06B, LLAMA8B = Subject(name="qwen06b"), Subject(name="llama8b")
 
 Tiles = dict[str, GemvTile | SplitTile]
 """By factor: "attention", "qkv", "output", "gate_up", "down", "head"; what is left out: shipped."""
@@ -192,7 +161,7 @@ class Bench:
         shape = subject.shape
         source = RandomSource(device)
         prepare = GpuWeightPreparer(dtype, device)
-        self.model = DenseDecoder(subject.architecture, subject.facts(), source, prepare)
+        self.model = DenseDecoder(subject.architecture, subject.facts, source, prepare)
         num_pages = MAX_CONTEXT // PAGE_SIZE
         pool_shape = PoolShape(
             num_layers=shape.num_layers,
@@ -202,7 +171,7 @@ class Bench:
             head_dim=shape.head_dim,
         )
         self.pool = DevicePool(pool_shape, dtype, device)
-        self.table = rotary_table(subject.facts().rotary, MAX_CONTEXT).to(device)
+        self.table = rotary_table(subject.facts.rotary, MAX_CONTEXT).to(device)
         torch.manual_seed(1)
         pages = torch.stack([torch.zeros(num_pages), torch.randperm(num_pages) + 1]).int()
         self.page_table = pages.to(device)
@@ -273,7 +242,7 @@ class Bench:
             pool.values(layer).copy_(self.pool.values(layer))
         prepare = TorchWeightPreparer(torch.float32, self.device)
         source = RandomSource(self.device)
-        model = DenseDecoder(subject.architecture, subject.facts(), source, prepare)
+        model = DenseDecoder(subject.architecture, subject.facts, source, prepare)
         attend = TorchNativeAttention(pool).begin(self.batch).attend
         return model.forward(TorchOperations(self.batch, pool, attend, self.table, 1e-6))
 
@@ -296,7 +265,7 @@ def _compile(jobs: list[Job]) -> None:
         ),
     ):
         for name, tiles, head, is_dependent in jobs:
-            subject = QWEN06B if name == "qwen06b" else LLAMA8B
+            subject = Subject(name=name)
             if name not in bench_by_name:
                 bench_by_name[name] = Bench(subject.with_layers(1), torch.device("meta"))
             bench = bench_by_name[name]

@@ -9,7 +9,6 @@ Predicted with factors of rows in their place, which move 64 instead of 128 MB t
 to 44,000 through cuDNN's attention, 21.9 ms for 1024 tokens. Chunks of 16384 are no faster.
 """
 
-import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.benchmark_models import facts_of
 from tests.gpu.measure.harness import Readings, capture, require_close, time_graph
 from tests.gpu.profile_steps import charge, kernel_runs
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
-from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
 from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
@@ -34,7 +33,6 @@ from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPr
 from mizzen_worker.memory.device_pool import DevicePool, PoolShape
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.weights.dummy_source import DummySource
-from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.models.dense_decoder import DenseDecoder
 from mizzen_worker.models.known_architectures import ARCHITECTURE_BY_NAME
@@ -45,15 +43,6 @@ SECONDS = 100
 SCALE = 128**-0.5
 Rows = Sequence[tuple[int, int]]
 """(positions computed before, new tokens) of every row."""
-
-
-def facts_of(name: str, num_layers: int | None = None) -> ModelFacts:
-    config = dict(SHAPES[name])
-    if num_layers is not None:
-        config["num_hidden_layers"] = num_layers
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        return read_folder_facts(Path(folder), has_weights=False)
 
 
 def model_of(facts: ModelFacts, prepare: GpuWeightPreparer | TorchWeightPreparer) -> DenseDecoder:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from tests.benchmark_models import DENSE, HEADS, LLAMA8B, QWEN06B, qkv_size
 from tests.gpu.measure.harness import Readings, require_close, time_work
 from tests.gpu.measure.large import Rows, batch_of
 
@@ -134,7 +135,8 @@ def check_attention(readings: Readings) -> None:
 
 
 def check_swiglu(readings: Readings) -> None:
-    for tokens, size, inner in ((1000, 4096, 14336), (1024, 1024, 3072), (3, 4096, 14336)):
+    for tokens, shape in ((1000, LLAMA8B), (1024, QWEN06B), (3, LLAMA8B)):
+        size, inner = shape.hidden_size, shape.intermediate_size
         inputs = torch.randn(tokens, size, **BF16)
         weight = torch.randn(2 * inner, size, **BF16) * size**-0.5
         bias = torch.randn(2 * inner, device="cuda")
@@ -149,7 +151,8 @@ def check_swiglu(readings: Readings) -> None:
 
 
 def time_attention(readings: Readings) -> None:
-    heads = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
+    num_heads, num_kv_heads, head_dim = HEADS[0]
+    heads = HeadShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
     tile = choose_tile(heads, torch.bfloat16, shared_memory())
     for rows in ([(0, 1024)], [(0, 4096)] * 4, [(2048, 128)] * 64, [(0, 560)] * 14):
         products = sum(count * (start + (count + 1) / 2) for start, count in rows)
@@ -173,7 +176,12 @@ def _time_attention(case: Attention, tile: ExtendTile) -> float:
 
 def time_library(readings: Readings) -> None:
     """The library's products of llama8b, with the residual where it is added."""
-    shapes = {"qkv": (4096, 6144, False), "output": (4096, 4096, True), "down": (14336, 4096, True)}
+    hidden_size = LLAMA8B.hidden_size
+    shapes = {
+        "qkv": (hidden_size, qkv_size(LLAMA8B), False),
+        "output": (LLAMA8B.num_heads * LLAMA8B.head_dim, hidden_size, True),
+        "down": (LLAMA8B.intermediate_size, hidden_size, True),
+    }
     for tokens in (1024, 8192):
         for name, (size, columns, is_added) in shapes.items():
             inputs, hidden = torch.randn(tokens, size, **BF16), torch.randn(tokens, columns, **BF16)
@@ -185,9 +193,10 @@ def time_library(readings: Readings) -> None:
 
 
 def time_swiglu(readings: Readings) -> None:
-    for size, inner, counts in ((4096, 14336, (1024, 8192)), (1024, 3072, (1024, 8192))):
+    for shape in DENSE:
+        size, inner = shape.hidden_size, shape.intermediate_size
         weights = [torch.randn(2 * inner, size, **BF16) * size**-0.5 for _ in range(2)]
-        for tokens in counts:
+        for tokens in (1024, 8192):
             inputs = torch.randn(tokens, size, **BF16)
             scales = torch.rand(tokens, device="cuda") + 0.5
             flops = 4 * tokens * size * inner
@@ -222,7 +231,7 @@ def _time_each(weights: list[torch.Tensor], product: Callable[[torch.Tensor], ob
 
 def time_small(readings: Readings) -> None:
     """The kernels that only read and write."""
-    tokens, heads, kv_heads, head_dim = 8192, 32, 8, 128
+    tokens, (heads, kv_heads, head_dim) = 8192, HEADS[0]
     batch = batch_of([(0, tokens // 2)] * 2, 64)
     for count in (1024, tokens):
         rows = [torch.randn(count, heads * head_dim, **BF16) for _ in range(4)]

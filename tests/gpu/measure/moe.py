@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import triton
+from tests.benchmark_models import QWEN30B_A3B, expert_sizes
 from tests.gpu.measure.harness import Readings, capture, require_close, time_work
 from tests.worker.kernels.gpu.ahead_of_time import claim
 from tests.worker.kernels.gpu.launches import compiled_only
@@ -37,7 +38,7 @@ from mizzen_worker.layers.gpu.experts import add_experts_of_one, expert_products
 from mizzen_worker.layers.gpu.weights import GpuWeight
 from mizzen_worker.layers.operations import Experts, Routing
 
-EXPERTS, CHOSEN, SIZE, INNER = 128, 8, 2048, 768
+EXPERTS, CHOSEN, SIZE, INNER = expert_sizes(QWEN30B_A3B)
 EPS = 1e-6
 LAYERS = 4
 LIMIT = 1.2e-2

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.benchmark_models import write_config
 from tests.gpu.measure.harness import Readings
 
 from mizzen_worker.contracts.batch import (
@@ -35,13 +36,6 @@ _PAGE = 16
 _MAX_SLOTS = 288
 _CONTEXT = 2048
 _START = 700
-_CONFIG = """{
-  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024,
-  "intermediate_size": 3072, "num_hidden_layers": %d, "num_attention_heads": 16,
-  "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
-  "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": true, "hidden_act": "silu",
-  "eos_token_id": 151645, "bos_token_id": 151643
-}"""
 _KINDS = {
     "greedy": {"temperature": 0.0},
     "drawn": {"temperature": 0.6},
@@ -56,7 +50,7 @@ class _Bench:
     def __init__(self, readings: Readings) -> None:
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
-        (folder / "config.json").write_text(_CONFIG % _LAYERS)
+        write_config(folder, "qwen06b", _LAYERS)
         started = time.monotonic()
         loaded = load_runner(
             RunnerOptions(

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 import triton
+from tests.benchmark_models import LLAMA8B, QWEN06B
 from tests.gpu.measure.harness import Readings, capture, time_work
 
 from mizzen_worker.kernels.gpu import sampling as kernels
@@ -28,7 +29,7 @@ from mizzen_worker.sampler.counter_random import uniform
 from mizzen_worker.sampler.ranking import best_tokens
 from mizzen_worker.sampler.sampling_batch import Penalties
 
-VOCABULARIES = (151_936, 128_256)
+VOCABULARIES = (QWEN06B.vocab_size, LLAMA8B.vocab_size)
 NUM_DRAWS = 16_384
 MAX_SECONDS = 75
 TOLERANCE = 4e-6

@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 
 import httpx
+from tests.benchmark_models import write_config
 from tests.gpu.measure.harness import Readings
 
 from mizzen_worker.bench.server import serve
-from mizzen_worker.bench.shapes import SHAPES
 
 _LIMIT_S = 240
 _TO_SERVE = (
@@ -37,7 +37,7 @@ def measure(readings: Readings) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder, cache = Path(place) / "qwen06b", Path(place) / "kernels"
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(dict(SHAPES["qwen06b"])))
+        write_config(folder, "qwen06b")
         cold = _rank(folder, cache)
         readings.add("rank, cold", **cold)
         warm = _rank(folder, cache)

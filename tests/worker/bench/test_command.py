@@ -5,12 +5,12 @@ import math
 from pathlib import Path
 
 import pytest
+from tests.benchmark_models import facts_of
 from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.bench.command import run
 from mizzen_worker.bench.report import write_json
 from mizzen_worker.bench.shapes import SHAPES
-from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 
 QUICK = [
     *("--kv-tokens", "8192", "--requests", "3", "--batches", "1", "2", "--prompt", "20"),
@@ -124,7 +124,5 @@ def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-def test_shapes_are_readable_as_models(name: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(dict(SHAPES[name])))
-    facts = read_folder_facts(tmp_path, has_weights=False)
-    assert facts.shape.num_layers == SHAPES[name]["num_hidden_layers"]
+def test_shapes_are_readable_as_models(name: str) -> None:
+    assert facts_of(name).shape.num_layers == SHAPES[name]["num_hidden_layers"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import benchmark_models
 from tests.scale import slow_case
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
@@ -131,7 +132,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @compiled_only()
 def compile_all(capability: int) -> None:
     """Every tile that the models of the benchmarks launch."""
-    for heads in ((32, 8, 128), (16, 8, 128), (32, 4, 128)):
+    for heads in benchmark_models.HEADS:
         for num_rows in (1, 8, 32, 256):
             compile_step(num_rows, heads, capability)
     for heads in ((8, 2, 256), (32, 8, 80)):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import benchmark_models
 from tests.scale import slow_case
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
@@ -87,7 +88,7 @@ def compile_all(capability: int) -> None:
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
     kind = {"dtype": torch.bfloat16, "device": "meta"}
     with compiled_only():
-        for experts, chosen, size, inner in ((128, 8, 2048, 768), (8, 2, 4096, 14336)):
+        for experts, chosen, size, inner in benchmark_models.EXPERT_SIZES:
             tiles = tiles_of(experts, size, inner)
             x, ids = (
                 torch.empty(1, size, **kind),

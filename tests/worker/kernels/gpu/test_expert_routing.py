@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import benchmark_models
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_chosen_is_refused() -> None:
 def compile_all(capability: int) -> None:
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
     with compiled_only():
-        for experts, chosen in ((128, 8), (8, 2)):
+        for experts, chosen, _, _ in benchmark_models.EXPERT_SIZES:
             for tokens, splits in ((1, 1), (64, 4), (8192, 1)):
                 logits = torch.empty(splits, tokens, experts, device="meta")
                 ids, _ = choose_experts(logits, chosen, is_normalised=True, launch=launch)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from tests import benchmark_models
 from tests.worker.kernels.gpu.ahead_of_time import (
     compile_elsewhere,
     compile_kernel,
@@ -242,8 +243,11 @@ def test_wrong_shapes_are_refused() -> None:
 def compile_all(capability: int) -> None:
     """Heads of Llama-3.1-8B, Qwen3-0.6B and Qwen3-30B-A3B, pages with and without boxes."""
     rule, shared = ScoreRule(scale=0.25), SHARED_MEMORY_BY_CAPABILITY[capability]
-    shapes = [HeadShape(num_heads=n, num_kv_heads=k, head_dim=128) for n, k in ((32, 8), (16, 8))]
-    for heads in shapes:
+    shapes = [
+        HeadShape(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
+        for heads, kv_heads, head_dim in benchmark_models.HEADS
+    ]
+    for heads in shapes[:2]:
         _compile(heads, rule, page_size=16, has_tma=False, shared=shared)
     windowed = ScoreRule(scale=0.25, window=4096, soft_cap=50.0)
     _compile(shapes[0], windowed, page_size=16, has_tma=False, shared=shared)
@@ -251,7 +255,7 @@ def compile_all(capability: int) -> None:
         odd = HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim)
         _compile(odd, rule, page_size=16, has_tma=False, shared=shared)
     if capability >= 90:
-        for heads in (*shapes, HeadShape(num_heads=32, num_kv_heads=4, head_dim=128)):
+        for heads in shapes:
             _compile(heads, rule, page_size=64, has_tma=True, shared=shared)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests import benchmark_models
+from tests.benchmark_models import HAVE_HEAD_NORMS, qkv_size
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
@@ -180,9 +182,10 @@ def compile_all(capability: int) -> None:
         }
 
     with compiled_only():
-        for hidden, inner, heads in ((4096, 14_336, 32), (1024, 3072, 16)):
+        for shape in benchmark_models.DENSE:
+            hidden, inner, head_dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
             for is_grouped in (False, True):
-                for inputs in (heads * 128, inner):
+                for inputs in (shape.num_heads * head_dim, inner):
                     tile = fp8_gemv_tile(GemvProduct.ADD, hidden, inputs)
                     out = empty(hidden)
                     linear(
@@ -204,22 +207,24 @@ def compile_all(capability: int) -> None:
                     launch=launch,
                     **stored(2 * inner, hidden, is_grouped=is_grouped),
                 )
-                outputs = (heads + 16) * 128
-                tile = qkv_tile(outputs, hidden, 128)
-                norm = empty(128) if hidden == 1024 else None
+                outputs = qkv_size(shape)
+                tile = qkv_tile(outputs, hidden, head_dim)
+                norm = empty(head_dim) if shape in HAVE_HEAD_NORMS else None
                 rotary_linear(
                     empty(hidden),
                     bias=None,
                     heads=RotaryHeads(
-                        num_heads=heads,
-                        num_kv_heads=8,
-                        table=empty(4096, 2, 64, dtype=torch.float32),
+                        num_heads=shape.num_heads,
+                        num_kv_heads=shape.num_kv_heads,
+                        table=empty(4096, 2, head_dim // 2, dtype=torch.float32),
                         position=empty(1, dtype=torch.int64),
                         query_norm=norm,
                         key_norm=norm,
                     ),
                     output=empty(outputs),
-                    squares=empty(heads + 16, parts_of_head(128, tile), dtype=torch.float32),
+                    squares=empty(
+                        outputs // head_dim, parts_of_head(head_dim, tile), dtype=torch.float32
+                    ),
                     norm_eps=EPS,
                     tile=tile,
                     launch=launch,

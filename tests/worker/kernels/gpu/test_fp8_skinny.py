@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+from tests import benchmark_models
+from tests.benchmark_models import qkv_size
 from tests.worker.kernels.gpu.ahead_of_time import (
     compile_elsewhere,
 )
@@ -94,9 +96,10 @@ def compile_all(capability: int) -> None:
         return torch.empty(*shape, dtype=dtype, device="meta")
 
     with compiled_only():
-        for hidden, inner, heads in ((4096, 14_336, 32), (1024, 3072, 16)):
+        for shape in benchmark_models.DENSE:
+            hidden, inner = shape.hidden_size, shape.intermediate_size
             for product, outputs, inputs in (
-                (SkinnyProduct.QKV, (heads + 16) * 128, hidden),
+                (SkinnyProduct.QKV, qkv_size(shape), hidden),
                 (SkinnyProduct.ADD, hidden, inner),
                 (SkinnyProduct.GATE_UP, 2 * inner, hidden),
             ):

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from tests import benchmark_models
+from tests.benchmark_models import HAVE_HEAD_NORMS, qkv_size
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
@@ -224,14 +226,6 @@ def test_wrong_operands_are_refused() -> None:
         parts_of_head(24, GemvTile(warps=8, rows=2, ahead=1))
 
 
-SHAPES = {  # heads, KV heads, hidden, intermediate, vocabulary
-    "qwen06b": (16, 8, 1024, 3072, 151_936),
-    "llama8b": (32, 8, 4096, 14_336, 128_256),
-    "qwen30b-a3b": (32, 4, 2048, 0, 151_936),
-}
-HEAD_DIM = 128
-
-
 def compile_all(capability: int) -> None:
     """Every product of the models that we measure, with the tiles that are shipped."""
 
@@ -240,26 +234,29 @@ def compile_all(capability: int) -> None:
 
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
     with compiled_only():
-        for heads, kv_heads, hidden, inner, vocabulary in SHAPES.values():
-            num_all = heads + 2 * kv_heads
-            num_rows = num_all * HEAD_DIM
-            tile = qkv_tile(num_rows, hidden, HEAD_DIM)
-            norm = None if hidden == 4096 else empty(HEAD_DIM)
+        for shape in benchmark_models.ALL:
+            hidden, vocabulary, head_dim = shape.hidden_size, shape.vocab_size, shape.head_dim
+            inner = 0 if shape.experts else shape.intermediate_size
+            num_rows = qkv_size(shape)
+            tile = qkv_tile(num_rows, hidden, head_dim)
+            norm = empty(head_dim) if shape in HAVE_HEAD_NORMS else None
             rotary = RotaryHeads(
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                table=empty(40_960, 2, HEAD_DIM // 2, dtype=torch.float32),
+                num_heads=shape.num_heads,
+                num_kv_heads=shape.num_kv_heads,
+                table=empty(40_960, 2, head_dim // 2, dtype=torch.float32),
                 position=empty(1, dtype=torch.int64),
                 query_norm=norm,
                 key_norm=norm,
             )
-            squares = empty(num_all, parts_of_head(HEAD_DIM, tile), dtype=torch.float32)
+            squares = empty(
+                num_rows // head_dim, parts_of_head(head_dim, tile), dtype=torch.float32
+            )
             x, output = empty(hidden), empty(num_rows)
             weight = empty(num_rows, hidden)
             rotary_linear(
                 x, weight, None, rotary, output, squares, norm_eps=EPS, tile=tile, launch=launch
             )
-            for num_inputs in filter(None, (heads * HEAD_DIM, inner)):
+            for num_inputs in filter(None, (shape.num_heads * head_dim, inner)):
                 linear(
                     empty(num_inputs),
                     empty(hidden, num_inputs),

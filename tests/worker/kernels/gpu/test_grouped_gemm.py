@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import benchmark_models
 from tests.worker.kernels.gpu.ahead_of_time import (
     compile_elsewhere,
 )
@@ -98,7 +99,7 @@ def compile_all(capability: int) -> None:
     limit = SHARED_MEMORY_BY_CAPABILITY[capability]
     kind = {"dtype": torch.bfloat16, "device": "meta"}
     with compiled_only():
-        for experts, chosen, size, inner in ((128, 8, 2048, 768), (8, 2, 4096, 14336)):
+        for experts, chosen, size, inner in benchmark_models.EXPERT_SIZES:
             gate_up = torch.empty(experts, 2 * inner, size, **kind)
             down = torch.empty(experts, size, inner, **kind)
             order = torch.empty(16, dtype=torch.int32, device="meta")

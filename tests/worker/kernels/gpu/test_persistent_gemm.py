@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import benchmark_models
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
 
 from mizzen_worker.kernels.gpu import persistent_gemm as module
@@ -68,7 +69,8 @@ def test_tile_follows_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 def compile_all(capability: int) -> None:
     """Llama-3.1-8B and Qwen3-0.6B."""
     for tile in (module.WIDE, module.NARROW):
-        for size, inner in ((4096, 14336), (1024, 3072)):
+        for shape in benchmark_models.DENSE:
+            size, inner = shape.hidden_size, shape.intermediate_size
             launch = module.swiglu_launch(
                 torch.empty(1024, size, dtype=torch.bfloat16),
                 torch.empty(2 * inner, size, dtype=torch.bfloat16),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import benchmark_models
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 from tests.worker.kernels.gpu.paged_rows import (
@@ -136,7 +137,7 @@ def test_one_lane_takes_all_items_and_no_items_are_no_work() -> None:
 @compiled_only()
 def compile_all(capability: int) -> None:
     """Both phases for the models of the benchmarks, at many rows and at few."""
-    for heads in ((32, 8, 128), (16, 8, 128), (32, 4, 128)):
+    for heads in benchmark_models.HEADS:
         for num_rows in (32, 256):
             compile_step(num_rows, heads, capability)
 

@@ -4,6 +4,8 @@ import dataclasses
 
 import pytest
 import torch
+from tests import benchmark_models
+from tests.benchmark_models import HAVE_HEAD_NORMS
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
 from tests.worker.kernels.gpu.launches import compiled_only
 
@@ -167,9 +169,16 @@ def compile_all(capability: int) -> None:
         return torch.empty(*shape, dtype=dtype, device="meta")
 
     launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    shapes = [(16, 8, 128, True), (32, 8, 128, False), (32, 4, 128, True), (14, 2, 64, False)]
+    shapes = [
+        (shape.num_heads, shape.num_kv_heads, shape.head_dim, shape in HAVE_HEAD_NORMS)
+        for shape in benchmark_models.ALL
+    ]
     with compiled_only():
-        for heads, kv_heads, head_dim, has_norms in [*shapes, (8, 8, 80, False)]:
+        for heads, kv_heads, head_dim, has_norms in [
+            *shapes,
+            (14, 2, 64, False),
+            (8, 8, 80, False),
+        ]:
             num_all = heads + 2 * kv_heads
             kv = RowKv(
                 keys=empty(4096, kv_heads, head_dim),
