@@ -7,19 +7,14 @@ heads 32/4 (half the bytes): 128 rows 76 us. Two phases over 2,048 shared positi
 groups 78 us (plain 290), 32 rows in one 16 us (plain 45). Break-even: 4 rows of 256 positions.
 """
 
-import contextlib
-import io
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import torch
 from tests.benchmark_models import facts_of
-from tests.gpu.measure.harness import Readings, relative_error, require_close, time_work
-from tests.worker.kernels.gpu.ahead_of_time import claim
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.gpu.measure.harness import Readings, precompile, relative_error, require_close, time_work
+from tests.worker.kernels.gpu.ahead_of_time import empty
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
 from mizzen_worker.contracts.batch import PrefixGroup
@@ -354,37 +349,26 @@ def clock(layers: list[Layer], tiles: Tiles, launch: dict[str, object] = DEPENDE
     return time_work(work, replays=4, rounds=5) / len(layers)
 
 
-def compile_some(number: int, count: int) -> None:
-    """Compile every ``count``-th of what is launched below into Triton's cache; needs no GPU."""
-    claim(90)
+def launch_all() -> None:
+    """What is launched below, with tensors that hold nothing."""
     cases = [*PLAIN_CASES, *SHARED_CASES, *BREAK_EVEN]
     wanted = {
         (case.heads, tiles): case
         for case, tiles in [*((case, shipped(case)) for case in cases), *every_variant()]
     }
-    queries = torch.empty(1, 1, HEAD_DIM)
-    with contextlib.redirect_stdout(io.StringIO()), compiled_only():
-        for (heads, tiles), case in list(wanted.items())[number::count]:
-            pool = torch.empty(PAGE_SIZE, heads.num_kv_heads, HEAD_DIM, dtype=BFLOAT16)
-            whole = torch.zeros(case.num_rows + 1, MAX_PAGES, dtype=torch.int32)
-            queries = torch.empty(case.num_rows, heads.num_heads, HEAD_DIM, dtype=BFLOAT16)
-            rows = PagedRows(
-                page_table=whole,
-                row_slots=torch.zeros(case.num_rows, dtype=torch.int64),
-                row_lengths=torch.zeros(case.num_rows, dtype=torch.int32),
-                page_size=PAGE_SIZE,
-            )
-            items = torch.zeros(8, 3, dtype=torch.int32)
-            layer = Layer(queries, pool, pool, rows, items[0, :1], items, rows.row_lengths)
-            for launch in (DEPENDENT, PLAIN):
-                run(layer, tiles, dict(launch), RULE)
-
-
-def compile_everything(num_processes: int) -> None:
-    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
-        jobs = [pool.submit(compile_some, number, num_processes) for number in range(num_processes)]
-        for job in jobs:
-            job.result()
+    for (heads, tiles), case in wanted.items():
+        pool = empty(PAGE_SIZE, heads.num_kv_heads, HEAD_DIM)
+        rows = PagedRows(
+            page_table=empty(case.num_rows + 1, MAX_PAGES, dtype=torch.int32),
+            row_slots=empty(case.num_rows, dtype=torch.int64),
+            row_lengths=empty(case.num_rows, dtype=torch.int32),
+            page_size=PAGE_SIZE,
+        )
+        queries = empty(case.num_rows, heads.num_heads, HEAD_DIM)
+        items = empty(8, 3, dtype=torch.int32)
+        layer = Layer(queries, pool, pool, rows, items[0, :1], items, rows.row_lengths)
+        for launch in (DEPENDENT, PLAIN):
+            run(layer, tiles, dict(launch), RULE)
 
 
 class Session:
@@ -459,8 +443,8 @@ class Session:
 
 def measure(readings: Readings) -> None:
     torch.manual_seed(0)
-    compile_everything(12)
-    readings.add("decode attention compiled", seconds=round(readings.seconds(), 1))
+    count = precompile(launch_all)
+    readings.add("decode attention compiled", count=count, seconds=round(readings.seconds(), 1))
     session = Session(readings)
     session.shipped([case for case in PLAIN_CASES if case.heads is not QWEN_MOE])
     session.shipped(SHARED_CASES[:3])

@@ -16,7 +16,6 @@ before each product (1.1 GB a layer moved, 0.3 ms). Errors of logits beside bflo
 weights: KV 1 %, weights 4 to 8 %.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -25,6 +24,7 @@ from tests.benchmark_models import LLAMA8B, facts_of, qkv_size
 from tests.gpu.measure.harness import (
     Readings,
     capture,
+    precompile,
     relative_error,
     require_close,
     time_graph,
@@ -36,7 +36,6 @@ from mizzen_worker.attention.triton_attention import TritonAttention
 from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.kernels.fp8_matrix import FP8, dequantise, quantise_blocks, quantise_rows
 from mizzen_worker.kernels.gpu import gemv, skinny_gemm
-from mizzen_worker.kernels.gpu.compile_ahead import CompileProcesses, recorded_kernels
 from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.launching import dependent, shared_memory
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
@@ -174,17 +173,6 @@ class Products:
             )
 
         return run
-
-
-def precompile(work: Callable[[], object]) -> int:
-    """Compile what ``work`` launches, side by side; gives how many kernels."""
-    processes = CompileProcesses(
-        capability=90, num_processes=min(16, os.cpu_count() or 1), environment=os.environ
-    )
-    with recorded_kernels(processes.add):
-        work()
-    torch.cuda.synchronize()
-    return processes.finish(lambda done, total: None)
 
 
 def variants(products: Products, rows: int) -> Iterator[Tile | GemvTile]:

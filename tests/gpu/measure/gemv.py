@@ -8,7 +8,6 @@ fewer registers), llama8b 3.68 ms (3.72); plain launches 0.75 and 4.9 ms. Contex
 """
 
 import itertools
-import os
 
 import torch
 from tests.gpu.measure.gemv_models import (
@@ -18,10 +17,10 @@ from tests.gpu.measure.gemv_models import (
     Job,
     Subject,
     Tiles,
-    precompile,
+    launch_all,
     without,
 )
-from tests.gpu.measure.harness import Readings, capture, require_close, time_graph
+from tests.gpu.measure.harness import Readings, capture, precompile, require_close, time_graph
 
 from mizzen_worker.kernels.gpu.gemv import GemvTile
 from mizzen_worker.kernels.gpu.single_row_attention import SplitTile
@@ -206,8 +205,8 @@ def measure(readings: Readings) -> None:
         (name, {}, head, is_dependent)
         for name, head, is_dependent in itertools.product(VARIANTS, HeadResult, (False, True))
     ]
-    precompile(jobs, max(1, min(16, (os.cpu_count() or 1))))
-    readings.add("compiled", seconds=round(readings.seconds(), 1))
+    count = precompile(lambda: launch_all(jobs))
+    readings.add("compiled", count=count, seconds=round(readings.seconds(), 1))
     begun = readings.seconds()
     run_model(readings, QWEN06B, begun + 25)
     run_model(readings, LLAMA8B, begun + 60)

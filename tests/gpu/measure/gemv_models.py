@@ -1,14 +1,10 @@
-"""Whole steps of one token at real shapes, with any tiles, on the device or only compiled.
+"""Whole steps of one token at real shapes, with any tiles, on the device or only noted.
 
-Tiles are what ``layers/gpu/gemv_tiles.py`` says unless a variant says otherwise. ``precompile``
-compiles all variants in processes of their own, which see no GPU: the kernels then lie in Triton's
-cache, and the GPU does not wait for a compiler.
+Tiles are what ``layers/gpu/gemv_tiles.py`` says unless a variant says otherwise.
 """
 
-import concurrent.futures
 import contextlib
 import dataclasses
-import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from unittest import mock
@@ -16,8 +12,6 @@ from unittest import mock
 import numpy as np
 import torch
 from tests.benchmark_models import facts_of
-from tests.worker.kernels.gpu.ahead_of_time import claim
-from triton.runtime.jit import KernelInterface
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.kernels.gpu.gemv import GemvTile
@@ -38,7 +32,6 @@ from mizzen_worker.models.model_facts import ModelFacts, ModelShape
 
 PAGE_SIZE = 16
 MAX_CONTEXT = 32_768
-H200_MULTIPROCESSORS = 132
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,34 +244,11 @@ Job = tuple[str, Tiles, HeadResult, bool]
 """A step to compile: model, tiles, head, whether launched with PDL."""
 
 
-def _warm_up(kernel: object, grid: tuple[int, ...]) -> Callable[..., object]:
-    return lambda *arguments, **options: kernel.warmup(*arguments, grid=grid, **options)  # type: ignore[attr-defined]
-
-
-def _compile(jobs: list[Job]) -> None:
-    claim(90)
+def launch_all(jobs: list[Job]) -> None:
+    """All these steps, of one layer whose tensors hold nothing."""
     bench_by_name: dict[str, Bench] = {}
-    with (
-        mock.patch.object(KernelInterface, "__getitem__", _warm_up),
-        mock.patch.object(
-            gemv_operations, "num_multiprocessors", return_value=H200_MULTIPROCESSORS
-        ),
-    ):
-        for name, tiles, head, is_dependent in jobs:
-            subject = Subject(name=name)
-            if name not in bench_by_name:
-                bench_by_name[name] = Bench(subject.with_layers(1), torch.device("meta"))
-            bench = bench_by_name[name]
-            with using(subject, tiles):
-                operations = bench.operations(head, is_dependent=False)
-                if is_dependent:
-                    operations._launch = {"PDL": 1, "launch_pdl": True}
-                bench.model.forward(operations)
-
-
-def precompile(jobs: list[Job], num_processes: int) -> None:
-    """Compile all kernels of these steps."""
-    context = multiprocessing.get_context("spawn")
-    parts = [jobs[first::num_processes] for first in range(num_processes)]
-    with concurrent.futures.ProcessPoolExecutor(num_processes, mp_context=context) as pool:
-        list(pool.map(_compile, filter(None, parts)))
+    for name, tiles, head, is_dependent in jobs:
+        if name not in bench_by_name:
+            subject = Subject(name=name).with_layers(1)
+            bench_by_name[name] = Bench(subject, torch.device("meta"))
+        bench_by_name[name].step(head, tiles, is_dependent=is_dependent)()

@@ -5,12 +5,16 @@ kernel is compared with its reference on fresh random inputs before it is timed:
 """
 
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from mizzen_worker.kernels.gpu.compile_ahead import CompileProcesses, recorded_kernels
+from mizzen_worker.kernels.gpu.launching import compute_capability
 
 
 class Readings:
@@ -40,6 +44,18 @@ class Readings:
     def write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text(json.dumps(self._rows, indent=1) + "\n")
+
+
+def precompile(work: Callable[[], object]) -> int:
+    """Compile what ``work`` launches, side by side; gives how many kernels. Nothing is launched."""
+    processes = CompileProcesses(
+        capability=compute_capability(),
+        num_processes=min(16, os.cpu_count() or 1),
+        environment=os.environ,
+    )
+    with recorded_kernels(processes.add):
+        work()
+    return processes.finish(lambda done, total: None)
 
 
 def capture(work: Callable[[], object], *, warm_up: int = 2) -> torch.cuda.CUDAGraph:

@@ -6,21 +6,14 @@ down + 3.1 choice + 1.4 router. 64 tokens 182.6 + 95.9 (125 experts, 4.3 and 4.1
 of 8,192 tokens: 618 GFLOP at 550 TFLOP/s, 1,120, and 100 for the sum over slots.
 """
 
-import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
 from tests.benchmark_models import QWEN30B_A3B, expert_sizes
-from tests.gpu.measure.harness import Readings, capture, require_close, time_work
-from tests.worker.kernels.gpu.ahead_of_time import claim
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.gpu.measure.harness import Readings, capture, precompile, require_close, time_work
 
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gated_chosen
 from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
@@ -48,7 +41,6 @@ SECONDS = 60.0
 
 FEW_TOKENS = (2, 4, 16, 64, 128, 256)
 MANY_TOKENS = (512, 8192)
-PROCESSES = 12
 
 
 def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
@@ -366,33 +358,13 @@ def _short(tile: Tile | RowTiles) -> str:
     return f"{tile.rows}/{tile.columns}/{tile.depth}/{tile.stages}/{tile.warps}"
 
 
-def compile_share(index: int, count: int) -> None:
-    """Fill Triton's cache with every ``count``-th work, without a GPU."""
-    claim(90)
+def launch_all() -> None:
+    """What is launched below, with tensors that hold nothing."""
     layer = layer_on("meta")
-    with compiled_only():
-        for case in itertools.islice(cases(), index, None, count):
-            launches = [DEPENDENT, PLAIN] if case.work in (_whole, _whole_one) else [DEPENDENT]
-            for launch in launches:
-                case.work(layer, state_on("meta", case.tokens), launch)
-
-
-def _compile_in_processes() -> None:
-    def run(index: int) -> None:
-        call = f"from tests.gpu.measure.moe import compile_share as c; c({index}, {PROCESSES})"
-        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-        done = subprocess.run(
-            [sys.executable, "-c", call],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
-        if done.returncode:
-            print(f"compiling share {index} failed: {done.stderr[-500:]}", flush=True)
-
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        list(pool.map(run, range(PROCESSES)))
+    for case in cases():
+        launches = [DEPENDENT, PLAIN] if case.work in (_whole, _whole_one) else [DEPENDENT]
+        for launch in launches:
+            case.work(layer, state_on("meta", case.tokens), launch)
 
 
 def expected_products(
@@ -473,8 +445,8 @@ def check_chain(readings: Readings, layers: list[Experts[GpuWeight]]) -> None:
 
 
 def measure(readings: Readings) -> None:
-    _compile_in_processes()
-    readings.add("compiled", seconds=round(readings.seconds(), 1))
+    count = precompile(launch_all)
+    readings.add("compiled", count=count, seconds=round(readings.seconds(), 1))
     layers = [layer_on("cuda") for _ in range(LAYERS)]
     check(readings, layers)
     readings.add("checked", seconds=round(readings.seconds(), 1))

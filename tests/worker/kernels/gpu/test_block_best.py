@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu import block_best as module
 from mizzen_worker.kernels.gpu.block_best import block_best
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -44,15 +44,13 @@ def test_other_dtypes_are_refused() -> None:
         block_best(torch.zeros(1, 8, dtype=torch.bfloat16, device=DEVICE), PLAIN)
 
 
-def compile_all(capability: int) -> None:
-    """The instance that every vocabulary launches."""
-    logits, ids = torch.empty(16), torch.empty(16, dtype=torch.int32)
-    options = {"BLOCK": 4096, "PDL": int(capability >= 90), "num_warps": 8}
-    compile_kernel(module._block_best_kernel, (1, 1), logits, logits, ids, 151936, **options)
+def launch_all() -> None:
+    for shape in benchmark_models.ALL:
+        block_best(empty(1, shape.vocab_size, dtype=torch.float32), dependent())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_block_best", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

@@ -4,14 +4,13 @@ import pytest
 import torch
 from tests import benchmark_models
 from tests.scale import slow_case
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 from tests.worker.kernels.gpu.paged_rows import DEVICE, DTYPES, TOLERANCE, make_rows, rule_of
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
 from mizzen_worker.kernels.gpu.decode_attention import DecodeTile, decode_attention
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, compute_capability, dependent
 
 LENGTHS = [1, 37, 0, 16, 33, 70]
 
@@ -129,25 +128,21 @@ def test_what_does_not_fit_is_refused() -> None:
         )
 
 
-@compiled_only()
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Every tile that the models of the benchmarks launch."""
     for heads in benchmark_models.HEADS:
         for num_rows in (1, 8, 32, 256):
-            compile_step(num_rows, heads, capability)
+            launch_step(num_rows, heads)
     for heads in ((8, 2, 256), (32, 8, 80)):
         for num_rows in (8, 256):
-            compile_step(num_rows, heads, capability)
-    if capability >= 89:
+            launch_step(num_rows, heads)
+    if compute_capability() >= 89:
         for num_rows in (32, 256):
-            compile_step(num_rows, (32, 8, 128), capability, torch.float8_e4m3fn)
+            launch_step(num_rows, benchmark_models.HEADS[0], torch.float8_e4m3fn)
 
 
-def compile_step(
-    num_rows: int,
-    heads: tuple[int, int, int],
-    capability: int,
-    pool_dtype: torch.dtype = torch.bfloat16,
+def launch_step(
+    num_rows: int, heads: tuple[int, int, int], pool_dtype: torch.dtype = torch.bfloat16
 ) -> None:
     num_heads, num_kv_heads, head_dim = heads
     work = DecodeWork(
@@ -157,26 +152,25 @@ def compile_step(
         row_bytes=2 * head_dim,
         max_length=1024,
     )
-    half = torch.bfloat16
-    pool = torch.empty(64, num_kv_heads, head_dim, dtype=pool_dtype)
+    pool = empty(64, num_kv_heads, head_dim, dtype=pool_dtype)
     decode_attention(
-        torch.empty(num_rows, num_heads, head_dim, dtype=half),
+        empty(num_rows, num_heads, head_dim),
         pool,
         pool,
         PagedRows(
-            page_table=torch.empty(num_rows + 1, 64, dtype=torch.int32),
-            row_slots=torch.empty(num_rows, dtype=torch.int64),
-            row_lengths=torch.empty(num_rows, dtype=torch.int32),
+            page_table=empty(num_rows + 1, 64, dtype=torch.int32),
+            row_slots=empty(num_rows, dtype=torch.int64),
+            row_lengths=empty(num_rows, dtype=torch.int32),
             page_size=16,
         ),
         ScoreRule(scale=head_dim**-0.5),
         tile=decode_tile(work),
-        launch={"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN,
+        launch=dependent(),
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_decode_attention", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

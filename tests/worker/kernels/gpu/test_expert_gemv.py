@@ -4,12 +4,11 @@ import pytest
 import torch
 from tests import benchmark_models
 from tests.scale import slow_case
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gated_chosen
 from mizzen_worker.kernels.gpu.gemv import GemvTile
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.layers.gpu.expert_tiles import tiles_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -84,34 +83,29 @@ def test_other_sizes_are_refused() -> None:
         )
 
 
-def compile_all(capability: int) -> None:
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    kind = {"dtype": torch.bfloat16, "device": "meta"}
-    with compiled_only():
-        for experts, chosen, size, inner in benchmark_models.EXPERT_SIZES:
-            tiles = tiles_of(experts, size, inner)
-            x, ids = (
-                torch.empty(1, size, **kind),
-                torch.empty(chosen, dtype=torch.int32, device="meta"),
-            )
-            weights = torch.empty(chosen, device="meta")
-            activations = gated_chosen(
-                x,
-                torch.empty(experts, 2 * inner, size, **kind),
-                ids,
-                weights,
-                eps=EPS,
-                tile=tiles.gated_one,
-                launch=launch,
-            )
-            down_chosen_add(
-                activations,
-                torch.empty(experts, size, inner, **kind),
-                ids,
-                x,
-                tile=tiles.down_one,
-                launch=launch,
-            )
+def launch_all() -> None:
+    launch = dependent()
+    for experts, chosen, size, inner in benchmark_models.EXPERT_SIZES:
+        tiles = tiles_of(experts, size, inner)
+        x, ids = empty(1, size), empty(chosen, dtype=torch.int32)
+        weights = empty(chosen, dtype=torch.float32)
+        activations = gated_chosen(
+            x,
+            empty(experts, 2 * inner, size),
+            ids,
+            weights,
+            eps=EPS,
+            tile=tiles.gated_one,
+            launch=launch,
+        )
+        down_chosen_add(
+            activations,
+            empty(experts, size, inner),
+            ids,
+            x,
+            tile=tiles.down_one,
+            launch=launch,
+        )
 
 
 @pytest.mark.slow

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from tests import benchmark_models
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.gpu.expert_routing import Padding, choose_experts, sort_by_expert
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.reference import moe as reference
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 
@@ -102,14 +101,13 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         choose_experts(torch.zeros(1, 2, 8), 9, is_normalised=True, launch=PLAIN)
 
 
-def compile_all(capability: int) -> None:
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    with compiled_only():
-        for experts, chosen, _, _ in benchmark_models.EXPERT_SIZES:
-            for tokens, splits in ((1, 1), (64, 4), (8192, 1)):
-                logits = torch.empty(splits, tokens, experts, device="meta")
-                ids, _ = choose_experts(logits, chosen, is_normalised=True, launch=launch)
-                sort_by_expert(ids, experts, launch)
+def launch_all() -> None:
+    launch = dependent()
+    for experts, chosen, _, _ in benchmark_models.EXPERT_SIZES:
+        for tokens, splits in ((1, 1), (64, 4), (8192, 1)):
+            logits = empty(splits, tokens, experts, dtype=torch.float32)
+            ids, _ = choose_experts(logits, chosen, is_normalised=True, launch=launch)
+            sort_by_expert(ids, experts, launch)
 
 
 @pytest.mark.slow

@@ -7,10 +7,7 @@ import torch
 import triton
 import triton.language as tl
 from tests import benchmark_models
-from tests.worker.kernels.gpu.ahead_of_time import (
-    compile_elsewhere,
-    compile_kernel,
-)
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.gpu import extend_attention as module
 from mizzen_worker.kernels.gpu.attention_tile import ScoreRule
@@ -24,6 +21,7 @@ from mizzen_worker.kernels.gpu.extend_plan import (
     choose_tile,
     plan_extend,
 )
+from mizzen_worker.kernels.gpu.launching import shared_memory
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16] if torch.cuda.is_available() else [torch.float32]
@@ -240,48 +238,38 @@ def test_wrong_shapes_are_refused() -> None:
         plan_extend(short, heads, 3, choose_tile(heads, torch.float32, SHARED))
 
 
-def compile_all(capability: int) -> None:
-    """Heads of Llama-3.1-8B, Qwen3-0.6B and Qwen3-30B-A3B, pages with and without boxes."""
-    rule, shared = ScoreRule(scale=0.25), SHARED_MEMORY_BY_CAPABILITY[capability]
+def launch_all() -> None:
+    """Heads of the benchmarks' models, pages with and without boxes."""
+    rule = ScoreRule(scale=0.25)
     shapes = [
         HeadShape(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
         for heads, kv_heads, head_dim in benchmark_models.HEADS
     ]
-    for heads in shapes[:2]:
-        _compile(heads, rule, page_size=16, has_tma=False, shared=shared)
-    windowed = ScoreRule(scale=0.25, window=4096, soft_cap=50.0)
-    _compile(shapes[0], windowed, page_size=16, has_tma=False, shared=shared)
+    for heads in shapes:
+        for page_size in (16, 64):
+            _launch(heads, rule, page_size=page_size)
+    _launch(shapes[0], ScoreRule(scale=0.25, window=4096, soft_cap=50.0), page_size=16)
     for head_dim in (64, 80, 256):
-        odd = HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim)
-        _compile(odd, rule, page_size=16, has_tma=False, shared=shared)
-    if capability >= 90:
-        for heads in shapes:
-            _compile(heads, rule, page_size=64, has_tma=True, shared=shared)
+        _launch(HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim), rule, page_size=16)
 
 
-def _compile(
-    heads: HeadShape, rule: ScoreRule, *, page_size: int, has_tma: bool, shared: int
-) -> None:
-    on = {"dtype": torch.bfloat16}
-    cache = torch.empty(1024, heads.num_kv_heads, heads.head_dim, **on)
-    queries = torch.empty(64, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim, **on)
-    queries = queries[:, : heads.num_heads]
+def _launch(heads: HeadShape, rule: ScoreRule, *, page_size: int) -> None:
+    cache = empty(1024, heads.num_kv_heads, heads.head_dim)
+    queries = empty(64, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
     rows = ExtendRows(
-        page_table=torch.zeros(16, 1024, dtype=torch.int32),
-        row_slots=torch.zeros(16, dtype=torch.int64),
-        row_starts=torch.zeros(17, dtype=torch.int32),
-        row_lengths=torch.zeros(16, dtype=torch.int32),
+        page_table=empty(16, 1024, dtype=torch.int32),
+        row_slots=empty(16, dtype=torch.int64),
+        row_starts=empty(17, dtype=torch.int32),
+        row_lengths=empty(16, dtype=torch.int32),
         page_size=page_size,
     )
     plan = ExtendPlan(
         rows=rows,
         heads=heads,
-        tile=choose_tile(heads, torch.bfloat16, shared),
-        tiles=torch.zeros(32, 2, dtype=torch.int32),
+        tile=choose_tile(heads, torch.bfloat16, shared_memory()),
+        tiles=empty(32, 2, dtype=torch.int32),
     )
-    out = torch.empty(64, heads.num_heads * heads.head_dim, **on)
-    launch = module.extend_launch((queries, cache, cache), plan, rule, out, has_tma=has_tma)
-    compile_kernel(module._attend, launch.grid, *launch.arguments, **launch.options)
+    extend_attention(queries[:, : heads.num_heads], cache, cache, plan, rule)
 
 
 @pytest.mark.slow

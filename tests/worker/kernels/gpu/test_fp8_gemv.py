@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests import benchmark_models
 from tests.benchmark_models import HAVE_HEAD_NORMS, qkv_size
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.fp8_matrix import (
     FP8,
@@ -18,7 +17,7 @@ from mizzen_worker.kernels.fp8_matrix import (
     require_scale,
 )
 from mizzen_worker.kernels.gpu.gemv import GemvTile, gated, linear
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.rotary_gemv import RotaryHeads, parts_of_head, rotary_linear
 from mizzen_worker.kernels.reference.normed_linear import normed_linear
 from mizzen_worker.kernels.reference.rms_norm import rms_norm
@@ -165,14 +164,9 @@ def test_scales_that_do_not_fit_are_refused() -> None:
         quantise_blocks(torch.ones(4, 200))
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Llama-3.1-8B and Qwen3-0.6B."""
-    if capability < 89:
-        return
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-
-    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device="meta")
+    launch = dependent()
 
     def stored(rows: int, columns: int, *, is_grouped: bool) -> dict[str, torch.Tensor]:
         groups = columns // GROUP if is_grouped else 1
@@ -181,55 +175,54 @@ def compile_all(capability: int) -> None:
             "scale": empty(groups, rows, dtype=torch.float32),
         }
 
-    with compiled_only():
-        for shape in benchmark_models.DENSE:
-            hidden, inner, head_dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
-            for is_grouped in (False, True):
-                for inputs in (shape.num_heads * head_dim, inner):
-                    tile = fp8_gemv_tile(GemvProduct.ADD, hidden, inputs)
-                    out = empty(hidden)
-                    linear(
-                        empty(inputs),
-                        bias=None,
-                        residual=out,
-                        output=out,
-                        norm_eps=None,
-                        tile=tile,
-                        launch=launch,
-                        **stored(hidden, inputs, is_grouped=is_grouped),
-                    )
-                gated(
-                    empty(hidden),
+    for shape in benchmark_models.DENSE:
+        hidden, inner, head_dim = shape.hidden_size, shape.intermediate_size, shape.head_dim
+        for is_grouped in (False, True):
+            for inputs in (shape.num_heads * head_dim, inner):
+                tile = fp8_gemv_tile(GemvProduct.ADD, hidden, inputs)
+                out = empty(hidden)
+                linear(
+                    empty(inputs),
                     bias=None,
-                    output=empty(inner),
-                    norm_eps=EPS,
-                    tile=fp8_gemv_tile(GemvProduct.GATE_UP, 2 * inner, hidden),
-                    launch=launch,
-                    **stored(2 * inner, hidden, is_grouped=is_grouped),
-                )
-                outputs = qkv_size(shape)
-                tile = qkv_tile(outputs, hidden, head_dim)
-                norm = empty(head_dim) if shape in HAVE_HEAD_NORMS else None
-                rotary_linear(
-                    empty(hidden),
-                    bias=None,
-                    heads=RotaryHeads(
-                        num_heads=shape.num_heads,
-                        num_kv_heads=shape.num_kv_heads,
-                        table=empty(4096, 2, head_dim // 2, dtype=torch.float32),
-                        position=empty(1, dtype=torch.int64),
-                        query_norm=norm,
-                        key_norm=norm,
-                    ),
-                    output=empty(outputs),
-                    squares=empty(
-                        outputs // head_dim, parts_of_head(head_dim, tile), dtype=torch.float32
-                    ),
-                    norm_eps=EPS,
+                    residual=out,
+                    output=out,
+                    norm_eps=None,
                     tile=tile,
                     launch=launch,
-                    **stored(outputs, hidden, is_grouped=is_grouped),
+                    **stored(hidden, inputs, is_grouped=is_grouped),
                 )
+            gated(
+                empty(hidden),
+                bias=None,
+                output=empty(inner),
+                norm_eps=EPS,
+                tile=fp8_gemv_tile(GemvProduct.GATE_UP, 2 * inner, hidden),
+                launch=launch,
+                **stored(2 * inner, hidden, is_grouped=is_grouped),
+            )
+            outputs = qkv_size(shape)
+            tile = qkv_tile(outputs, hidden, head_dim)
+            norm = empty(head_dim) if shape in HAVE_HEAD_NORMS else None
+            rotary_linear(
+                empty(hidden),
+                bias=None,
+                heads=RotaryHeads(
+                    num_heads=shape.num_heads,
+                    num_kv_heads=shape.num_kv_heads,
+                    table=empty(4096, 2, head_dim // 2, dtype=torch.float32),
+                    position=empty(1, dtype=torch.int64),
+                    query_norm=norm,
+                    key_norm=norm,
+                ),
+                output=empty(outputs),
+                squares=empty(
+                    outputs // head_dim, parts_of_head(head_dim, tile), dtype=torch.float32
+                ),
+                norm_eps=EPS,
+                tile=tile,
+                launch=launch,
+                **stored(outputs, hidden, is_grouped=is_grouped),
+            )
 
 
 @pytest.mark.slow

@@ -1,27 +1,25 @@
 """Kernels over an FP8 pool equal those over what it holds; writing scales, rounds and saturates."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import (
-    compile_elsewhere,
-)
+from tests import benchmark_models
+from tests.benchmark_models import HAVE_HEAD_NORMS
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 from tests.worker.kernels.gpu.exact_fp8 import exact_fp8  # noqa: F401  (a fixture)
-from tests.worker.kernels.gpu.launches import compiled_only
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
 from mizzen_worker.kernels.fp8_matrix import FP8, LARGEST
 from mizzen_worker.kernels.gpu.attention_tile import PagedRows, ScoreRule
-from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.decode_attention import (
     DecodeTile,
     SharedPart,
     decode_attention,
     num_parts,
 )
-from mizzen_worker.kernels.gpu.extend_attention import _attend, extend_attention, extend_launch
+from mizzen_worker.kernels.gpu.extend_attention import extend_attention
 from mizzen_worker.kernels.gpu.extend_plan import (
     ExtendPlan,
     ExtendRows,
@@ -29,13 +27,14 @@ from mizzen_worker.kernels.gpu.extend_plan import (
     choose_tile,
     plan_extend,
 )
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiprocessors, shared_memory
 from mizzen_worker.kernels.gpu.rotary_store import RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.shared_prefix_attention import SharedTile, shared_prefix_attention
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, SplitTile, single_row_attention
 from mizzen_worker.layers.gpu.gemv_tiles import split_tile
 from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
 from mizzen_worker.memory.forward_batch import SHARED_ITEM_ROWS
+from mizzen_worker.models.model_facts import ModelShape
 
 pytestmark = pytest.mark.usefixtures("exact_fp8")
 
@@ -265,80 +264,84 @@ def test_scales_are_for_fp8_alone() -> None:
         )
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Llama-3.1-8B and Qwen3-0.6B: what a decode step, a chunk and one token launch."""
-    if capability < 89:
-        return
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-
-    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device="meta")
-
+    launch = dependent()
     ids, counts = {"dtype": torch.int64}, {"dtype": torch.int32}
-    with compiled_only():
-        for num_heads in (16, 32):
-            pool = empty(4096, 8, 128, dtype=FP8)
-            rotary_store(
-                empty(32, (num_heads + 16) * 128),
-                None,
-                None,
-                RotaryTarget(
-                    table=empty(4096, 2, 64, dtype=torch.float32),
-                    positions=empty(32, **ids),
-                    locations=empty(32, **ids),
-                    keys=pool,
-                    values=pool,
-                    key_scale=0.5,
-                ),
-                dtype=torch.bfloat16,
-                launch=launch,
-            )
-            single_row_attention(
-                empty(num_heads + 16, 128),
-                empty(num_heads + 16, 8, dtype=torch.float32) if num_heads == 16 else None,
-                RowKv(
-                    keys=pool,
-                    values=pool,
-                    page_table=empty(257, 2560, **counts),
-                    slot=empty(1, **ids),
-                    location=empty(1, **ids),
-                    length=empty(1, **counts),
-                    page_size=64,
-                ),
-                empty(num_heads * 128),
-                window=None,
-                eps=1e-6,
-                tile=split_tile(8, 128, 132),
-                launch=launch,
-            )
-            for num_rows in (8, 32, 256):
-                compile_decode(num_rows, num_heads, launch)
-        for page_size in (16, 64) if capability >= 90 else (16,):
-            heads = HeadShape(num_heads=32, num_kv_heads=8, head_dim=128)
-            rows = ExtendRows(
-                page_table=torch.zeros(16, 1024, **counts),
-                row_slots=torch.zeros(16, **ids),
-                row_starts=torch.zeros(17, **counts),
-                row_lengths=torch.zeros(16, **counts),
-                page_size=page_size,
-            )
-            tile = choose_tile(heads, torch.bfloat16, SHARED_MEMORY_BY_CAPABILITY[capability])
-            tiles = torch.zeros(32, 2, **counts)
-            plan = ExtendPlan(rows=rows, heads=heads, tile=tile, tiles=tiles)
-            queries, out = empty(64, 32, 128), empty(64, 4096)
-            inputs = (queries, empty(4096, 8, 128, dtype=FP8), empty(4096, 8, 128, dtype=FP8))
-            made = extend_launch(inputs, plan, SCALED, out, has_tma=page_size == 64)
-            _attend[made.grid](*made.arguments, **made.options)
+    for shape in benchmark_models.DENSE:
+        pool = empty(4096, shape.num_kv_heads, shape.head_dim, dtype=FP8)
+        num_all = shape.num_heads + 2 * shape.num_kv_heads
+        rotary_store(
+            empty(32, num_all * shape.head_dim),
+            None,
+            None,
+            RotaryTarget(
+                table=empty(4096, 2, shape.head_dim // 2, dtype=torch.float32),
+                positions=empty(32, **ids),
+                locations=empty(32, **ids),
+                keys=pool,
+                values=pool,
+                key_scale=0.5,
+            ),
+            dtype=torch.bfloat16,
+            launch=launch,
+        )
+        single_row_attention(
+            empty(num_all, shape.head_dim),
+            empty(num_all, 8, dtype=torch.float32) if shape in HAVE_HEAD_NORMS else None,
+            RowKv(
+                keys=pool,
+                values=pool,
+                page_table=empty(257, 2560, **counts),
+                slot=empty(1, **ids),
+                location=empty(1, **ids),
+                length=empty(1, **counts),
+                page_size=64,
+            ),
+            empty(shape.num_heads * shape.head_dim),
+            window=None,
+            eps=1e-6,
+            tile=split_tile(shape.num_kv_heads, shape.head_dim, num_multiprocessors()),
+            launch=launch,
+        )
+        for num_rows in (8, 32, 256):
+            launch_decode(num_rows, shape)
+    for page_size in (16, 64):
+        launch_extend(page_size, benchmark_models.LLAMA8B)
 
 
-def compile_decode(num_rows: int, num_heads: int, launch: Mapping[str, object]) -> None:
+def launch_extend(page_size: int, shape: ModelShape) -> None:
+    """New tokens of some rows behind old ones."""
+    heads = HeadShape(
+        num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim
+    )
+    rows = ExtendRows(
+        page_table=empty(16, 1024, dtype=torch.int32),
+        row_slots=empty(16, dtype=torch.int64),
+        row_starts=empty(17, dtype=torch.int32),
+        row_lengths=empty(16, dtype=torch.int32),
+        page_size=page_size,
+    )
+    plan = ExtendPlan(
+        rows=rows,
+        heads=heads,
+        tile=choose_tile(heads, torch.bfloat16, shared_memory()),
+        tiles=empty(32, 2, dtype=torch.int32),
+    )
+    pool = empty(4096, shape.num_kv_heads, shape.head_dim, dtype=FP8)
+    queries = empty(64, shape.num_heads, shape.head_dim)
+    extend_attention(queries, pool, pool, plan, SCALED)
+
+
+def launch_decode(num_rows: int, shape: ModelShape) -> None:
     """Rows of 1,024 positions, and prefixes that they share."""
-
-    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device="meta")
-
+    num_heads, head_dim = shape.num_heads, shape.head_dim
     work = DecodeWork(
-        num_rows=num_rows, num_heads=num_heads, num_kv_heads=8, row_bytes=256, max_length=1024
+        num_rows=num_rows,
+        num_heads=num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        row_bytes=2 * head_dim,
+        max_length=1024,
     )
     rows = PagedRows(
         page_table=empty(257, 64, dtype=torch.int32),
@@ -346,16 +349,17 @@ def compile_decode(num_rows: int, num_heads: int, launch: Mapping[str, object]) 
         row_lengths=empty(num_rows, dtype=torch.int32),
         page_size=64,
     )
-    queries, pool = empty(num_rows, num_heads, 128), empty(4096, 8, 128, dtype=FP8)
+    queries = empty(num_rows, num_heads, head_dim)
+    pool = empty(4096, shape.num_kv_heads, head_dim, dtype=FP8)
     own, tile = decode_tile(work, has_shared=True), shared_tile(work)
     parts = num_parts(own, tile.splits)
     part = SharedPart(
-        means=empty(num_rows, num_heads, parts, 128),
+        means=empty(num_rows, num_heads, parts, head_dim),
         log_sums=empty(num_rows, num_heads, parts, dtype=torch.float32),
         row_tokens=empty(num_rows, dtype=torch.int32),
         splits=tile.splits,
     )
-    decode_attention(queries, pool, pool, rows, SCALED, tile=decode_tile(work), launch=launch)
+    decode_attention(queries, pool, pool, rows, SCALED, tile=decode_tile(work), launch=dependent())
     shared_prefix_attention(
         queries,
         pool,
@@ -367,7 +371,7 @@ def compile_decode(num_rows: int, num_heads: int, launch: Mapping[str, object]) 
         item_rows=SHARED_ITEM_ROWS,
         tile=tile,
         part=part,
-        launch=launch,
+        launch=dependent(),
     )
 
 

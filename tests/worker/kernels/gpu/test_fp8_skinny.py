@@ -6,10 +6,7 @@ import pytest
 import torch
 from tests import benchmark_models
 from tests.benchmark_models import qkv_size
-from tests.worker.kernels.gpu.ahead_of_time import (
-    compile_elsewhere,
-)
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.fp8_matrix import (
     FP8,
@@ -18,8 +15,7 @@ from mizzen_worker.kernels.fp8_matrix import (
     quantise_blocks,
     quantise_rows,
 )
-from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, shared_memory
 from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.layers.gpu.skinny_tiles import BUCKETS, Matrix, SkinnyProduct, choose_fp8
@@ -87,38 +83,34 @@ def test_a_step_of_two_groups_is_refused() -> None:
         multiply(inputs, stored, tile, dtype=DTYPE, launch=PLAIN, scale=scale)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Llama-3.1-8B and Qwen3-0.6B: every configuration."""
-    launch = {"PDL": 1, "launch_pdl": True}
-    shared = SHARED_MEMORY_BY_CAPABILITY[capability]
+    launch = dependent()
+    shared = shared_memory()
 
-    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device="meta")
-
-    with compiled_only():
-        for shape in benchmark_models.DENSE:
-            hidden, inner = shape.hidden_size, shape.intermediate_size
-            for product, outputs, inputs in (
-                (SkinnyProduct.QKV, qkv_size(shape), hidden),
-                (SkinnyProduct.ADD, hidden, inner),
-                (SkinnyProduct.GATE_UP, 2 * inner, hidden),
-            ):
-                for is_grouped in (False, True):
-                    kind = Matrix(product=product, outputs=outputs, inputs=inputs)
-                    groups = inputs // GROUP if is_grouped else 1
-                    stored = empty(outputs, inputs, dtype=FP8)
-                    scale = empty(groups, outputs, dtype=torch.float32)
-                    for rows in BUCKETS:
-                        tile = choose_fp8(kind, rows, is_grouped=is_grouped)
-                        if tile is None:
-                            continue
-                        fitted = tile.fitted(shared, 2, 1)
-                        batch = empty(rows, inputs)
-                        if product is SkinnyProduct.GATE_UP:
-                            gated(batch, stored, fitted, launch=launch, scale=scale)
-                        else:
-                            dtype = torch.float32 if tile.splits > 1 else torch.bfloat16
-                            multiply(batch, stored, fitted, dtype=dtype, launch=launch, scale=scale)
+    for shape in benchmark_models.DENSE:
+        hidden, inner = shape.hidden_size, shape.intermediate_size
+        for product, outputs, inputs in (
+            (SkinnyProduct.QKV, qkv_size(shape), hidden),
+            (SkinnyProduct.ADD, hidden, inner),
+            (SkinnyProduct.GATE_UP, 2 * inner, hidden),
+        ):
+            for is_grouped in (False, True):
+                kind = Matrix(product=product, outputs=outputs, inputs=inputs)
+                groups = inputs // GROUP if is_grouped else 1
+                stored = empty(outputs, inputs, dtype=FP8)
+                scale = empty(groups, outputs, dtype=torch.float32)
+                for rows in BUCKETS:
+                    tile = choose_fp8(kind, rows, is_grouped=is_grouped)
+                    if tile is None:
+                        continue
+                    fitted = tile.fitted(shared, 2, 1)
+                    batch = empty(rows, inputs)
+                    if product is SkinnyProduct.GATE_UP:
+                        gated(batch, stored, fitted, launch=launch, scale=scale)
+                    else:
+                        dtype = torch.float32 if tile.splits > 1 else torch.bfloat16
+                        multiply(batch, stored, fitted, dtype=dtype, launch=launch, scale=scale)
 
 
 @pytest.mark.slow

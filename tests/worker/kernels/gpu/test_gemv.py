@@ -4,8 +4,7 @@ import pytest
 import torch
 from tests import benchmark_models
 from tests.benchmark_models import HAVE_HEAD_NORMS, qkv_size
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.gpu.embed_row import embed_row
 from mizzen_worker.kernels.gpu.gemv import GemvTile, gated, linear
@@ -226,59 +225,53 @@ def test_wrong_operands_are_refused() -> None:
         parts_of_head(24, GemvTile(warps=8, rows=2, ahead=1))
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Every product of the models that we measure, with the tiles that are shipped."""
 
-    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device="meta")
-
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    with compiled_only():
-        for shape in benchmark_models.ALL:
-            hidden, vocabulary, head_dim = shape.hidden_size, shape.vocab_size, shape.head_dim
-            inner = 0 if shape.experts else shape.intermediate_size
-            num_rows = qkv_size(shape)
-            tile = qkv_tile(num_rows, hidden, head_dim)
-            norm = empty(head_dim) if shape in HAVE_HEAD_NORMS else None
-            rotary = RotaryHeads(
-                num_heads=shape.num_heads,
-                num_kv_heads=shape.num_kv_heads,
-                table=empty(40_960, 2, head_dim // 2, dtype=torch.float32),
-                position=empty(1, dtype=torch.int64),
-                query_norm=norm,
-                key_norm=norm,
+    launch = dependent()
+    for shape in benchmark_models.ALL:
+        hidden, vocabulary, head_dim = shape.hidden_size, shape.vocab_size, shape.head_dim
+        inner = 0 if shape.experts else shape.intermediate_size
+        num_rows = qkv_size(shape)
+        tile = qkv_tile(num_rows, hidden, head_dim)
+        norm = empty(head_dim) if shape in HAVE_HEAD_NORMS else None
+        rotary = RotaryHeads(
+            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
+            table=empty(40_960, 2, head_dim // 2, dtype=torch.float32),
+            position=empty(1, dtype=torch.int64),
+            query_norm=norm,
+            key_norm=norm,
+        )
+        squares = empty(num_rows // head_dim, parts_of_head(head_dim, tile), dtype=torch.float32)
+        x, output = empty(hidden), empty(num_rows)
+        weight = empty(num_rows, hidden)
+        rotary_linear(
+            x, weight, None, rotary, output, squares, norm_eps=EPS, tile=tile, launch=launch
+        )
+        for num_inputs in filter(None, (shape.num_heads * head_dim, inner)):
+            linear(
+                empty(num_inputs),
+                empty(hidden, num_inputs),
+                None,
+                x,
+                x,
+                norm_eps=None,
+                tile=gemv_tile(GemvProduct.ADD, hidden, num_inputs),
+                launch=launch,
             )
-            squares = empty(
-                num_rows // head_dim, parts_of_head(head_dim, tile), dtype=torch.float32
-            )
-            x, output = empty(hidden), empty(num_rows)
-            weight = empty(num_rows, hidden)
-            rotary_linear(
-                x, weight, None, rotary, output, squares, norm_eps=EPS, tile=tile, launch=launch
-            )
-            for num_inputs in filter(None, (shape.num_heads * head_dim, inner)):
-                linear(
-                    empty(num_inputs),
-                    empty(hidden, num_inputs),
-                    None,
-                    x,
-                    x,
-                    norm_eps=None,
-                    tile=gemv_tile(GemvProduct.ADD, hidden, num_inputs),
-                    launch=launch,
-                )
-            if inner:
-                tile = gemv_tile(GemvProduct.GATE_UP, 2 * inner, hidden)
-                weight = empty(2 * inner, hidden)
-                gated(x, weight, None, empty(inner), norm_eps=EPS, tile=tile, launch=launch)
-            tile = gemv_tile(GemvProduct.HEAD, vocabulary, hidden)
-            weight, logits = empty(vocabulary, hidden), empty(vocabulary, dtype=torch.float32)
-            linear(x, weight, None, None, logits, norm_eps=None, tile=tile, launch=launch)
-            num_blocks = -(-vocabulary // (tile.warps * tile.rows))
-            values = empty(num_blocks, dtype=torch.float32)
-            indices = empty(num_blocks, dtype=torch.int32)
-            best_of_blocks(x, weight, None, values, indices, tile=tile, launch=launch)
-            embed_row(empty(1, dtype=torch.int64), weight, x, launch={"PDL": launch["PDL"]})
+        if inner:
+            tile = gemv_tile(GemvProduct.GATE_UP, 2 * inner, hidden)
+            weight = empty(2 * inner, hidden)
+            gated(x, weight, None, empty(inner), norm_eps=EPS, tile=tile, launch=launch)
+        tile = gemv_tile(GemvProduct.HEAD, vocabulary, hidden)
+        weight, logits = empty(vocabulary, hidden), empty(vocabulary, dtype=torch.float32)
+        linear(x, weight, None, None, logits, norm_eps=None, tile=tile, launch=launch)
+        num_blocks = -(-vocabulary // (tile.warps * tile.rows))
+        values = empty(num_blocks, dtype=torch.float32)
+        indices = empty(num_blocks, dtype=torch.int32)
+        best_of_blocks(x, weight, None, values, indices, tile=tile, launch=launch)
+        embed_row(empty(1, dtype=torch.int64), weight, x, launch={"PDL": launch["PDL"]})
 
 
 @pytest.mark.slow

@@ -3,15 +3,11 @@
 import pytest
 import torch
 from tests import benchmark_models
-from tests.worker.kernels.gpu.ahead_of_time import (
-    compile_elsewhere,
-)
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, has_tensor_copies, shared_memory
 from mizzen_worker.kernels.gpu.row_tiles import RowTiles
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 from mizzen_worker.kernels.reference import moe as reference
@@ -94,36 +90,29 @@ def test_other_sizes_are_refused(form) -> None:
         down_product(torch.zeros(16, 4).t(), torch.zeros(2, 32, 16), 2, pairs, tile, PLAIN)
 
 
-def compile_all(capability: int) -> None:
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    limit = SHARED_MEMORY_BY_CAPABILITY[capability]
-    kind = {"dtype": torch.bfloat16, "device": "meta"}
-    with compiled_only():
-        for experts, chosen, size, inner in benchmark_models.EXPERT_SIZES:
-            gate_up = torch.empty(experts, 2 * inner, size, **kind)
-            down = torch.empty(experts, size, inner, **kind)
-            order = torch.empty(16, dtype=torch.int32, device="meta")
-            offsets = torch.empty(experts + 1, dtype=torch.int32, device="meta")
-            known: set[object] = set()
-            for tokens in (2, 16, 64, 128, 256, 512, 1024, 8192):
-                choice = tiles_of(experts, size, inner).of(
-                    tokens * chosen / experts, has_tensor_copies=capability >= 90
-                )
-                choice = choice.fitted(limit)
-                if choice in known:
-                    continue
-                known.add(choice)
-                is_few = isinstance(choice, FewRows)
-                gated, down_product = FEW[:2] if is_few else MANY[:2]
-                activations = gated(
-                    torch.empty(tokens, size, **kind),
-                    gate_up,
-                    torch.empty(tokens, chosen, device="meta"),
-                    (order, offsets),
-                    choice.gated,
-                    launch,
-                )
-                down_product(activations, down, chosen, (order, offsets), choice.down, launch)
+def launch_all() -> None:
+    launch = dependent()
+    for experts, chosen, size, inner in benchmark_models.EXPERT_SIZES:
+        gate_up = empty(experts, 2 * inner, size)
+        down = empty(experts, size, inner)
+        order = empty(16, dtype=torch.int32)
+        offsets = empty(experts + 1, dtype=torch.int32)
+        for tokens in (2, 16, 64, 128, 256, 512, 1024, 8192):
+            choice = tiles_of(experts, size, inner).of(
+                tokens * chosen / experts, has_tensor_copies=has_tensor_copies()
+            )
+            choice = choice.fitted(shared_memory())
+            is_few = isinstance(choice, FewRows)
+            gated, down_product = FEW[:2] if is_few else MANY[:2]
+            activations = gated(
+                empty(tokens, size),
+                gate_up,
+                empty(tokens, chosen, dtype=torch.float32),
+                (order, offsets),
+                choice.gated,
+                launch,
+            )
+            down_product(activations, down, chosen, (order, offsets), choice.down, launch)
 
 
 @pytest.mark.slow

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.contracts.batch import INVALID_TOKEN, NO_TOKEN, RunnerLimits
-from mizzen_worker.kernels.gpu import note_tokens as module
 from mizzen_worker.kernels.gpu.note_tokens import SampledEnds, note_tokens
 from mizzen_worker.model_executor.device_link import StagedStep
 from mizzen_worker.model_executor.slot_state import SlotState
@@ -70,17 +69,17 @@ def test_columns_of_other_sizes_are_refused() -> None:
         note_tokens(ends, five, five > 0, four > 0, four)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Requests with up to 16 stop ids, and with more."""
-    del capability  # The same for all.
-    wide, flags = torch.empty(16, dtype=torch.int64), torch.empty(16, dtype=torch.bool)
-    arguments = (wide, wide, wide, wide, wide, flags, flags, wide, wide, 8, 4)
-    for stops in (16, 32):
-        compile_kernel(module._note_tokens, (1,), *arguments, STOPS=stops, num_warps=1)
+    for width in (4, 32):
+        column, flags = empty(8, dtype=torch.int64), empty(8, dtype=torch.bool)
+        stop_ids = empty(8, width, dtype=torch.int64)
+        ends = SampledEnds(slots=column, positions=column, max_tokens=column, stop_ids=stop_ids)
+        note_tokens(ends, column, flags, flags, column)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_note_tokens", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu import penalties as module
+from mizzen_worker.kernels.gpu.penalties import PenalisedRows, penalise
 from mizzen_worker.sampler.adjustments import adjust, penalise_on_gpu
 from mizzen_worker.sampler.sampling_batch import Penalties, SamplingBatch
 
@@ -55,19 +56,22 @@ def test_tallies_of_another_vocabulary_are_refused() -> None:
         penalise_on_gpu(torch.zeros(2, 9), penalties_of(2, 10))
 
 
-def compile_all(capability: int) -> None:
-    real, whole, long = torch.float32, torch.int32, torch.int64
-    compile_kernel(
-        module._penalise_kernel,
-        (38, 1),
-        *(real, whole, long, long, real, real, real, 151_936, 151_936),
-        PART=module._PART,
-        num_warps=8,
-    )
+def launch_all() -> None:
+    index, real = empty(4, dtype=torch.int64), empty(4, dtype=torch.float32)
+    for shape in benchmark_models.ALL:
+        rows = PenalisedRows(
+            rows=index,
+            tally_rows=index,
+            tallies=empty(4, shape.vocab_size, dtype=torch.int32),
+            repetition=real,
+            frequency=real,
+            presence=real,
+        )
+        penalise(empty(4, shape.vocab_size, dtype=torch.float32), rows)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_the_kernel_compiles(capability: int) -> None:
-    for record in compile_elsewhere("tests.worker.kernels.gpu.test_penalties", capability):
+    for record in compile_elsewhere(__name__, capability):
         assert record["stack"] == 0, record

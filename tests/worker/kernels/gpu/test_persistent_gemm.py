@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests import benchmark_models
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.kernels.gpu import persistent_gemm as module
 from mizzen_worker.kernels.gpu.persistent_gemm import GemmTile, choose_tile, swiglu_gemm
@@ -66,21 +66,12 @@ def test_tile_follows_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_tile(1024, 6144, torch.bfloat16) is module.NARROW
 
 
-def compile_all(capability: int) -> None:
-    """Llama-3.1-8B and Qwen3-0.6B."""
-    for tile in (module.WIDE, module.NARROW):
-        for shape in benchmark_models.DENSE:
-            size, inner = shape.hidden_size, shape.intermediate_size
-            launch = module.swiglu_launch(
-                torch.empty(1024, size, dtype=torch.bfloat16),
-                torch.empty(2 * inner, size, dtype=torch.bfloat16),
-                None,
-                torch.empty(1024, inner, dtype=torch.bfloat16),
-                tile,
-                num_programs=132,
-                scales=torch.empty(1024),
-            )
-            compile_kernel(module._swiglu_gemm, launch.grid, *launch.arguments, **launch.options)
+def launch_all() -> None:
+    for shape in benchmark_models.DENSE:
+        inputs = empty(1024, shape.hidden_size)
+        weight = empty(2 * shape.intermediate_size, shape.hidden_size)
+        for tile in (module.WIDE, module.NARROW):
+            swiglu_gemm(inputs, weight, None, tile, empty(1024, dtype=torch.float32))
 
 
 @pytest.mark.slow

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.contracts.batch import RunnerLimits
-from mizzen_worker.kernels.gpu import record_step as module
 from mizzen_worker.kernels.gpu.record_step import RecordTensors, record_best, record_chosen
 from mizzen_worker.model_executor.device_link import StagedStep
 from mizzen_worker.model_executor.slot_state import SlotState
@@ -124,26 +124,30 @@ def test_more_rows_than_there_is_room_for_are_refused() -> None:
         record_chosen(tokens, tokens > 0, case.tensors)
 
 
-def compile_all(capability: int) -> None:
-    """Vocabularies of the benchmarks' models in blocks of 64 and 128, and chosen tokens."""
-    wide, word = torch.empty(16, dtype=torch.int64), torch.empty(16, dtype=torch.int32)
-    flags, real = torch.empty(16, dtype=torch.bool), torch.empty(16)
-    shared = (wide, wide, word, flags, wide, word, word, wide)
-    options = {"STOPS": NUM_STOPS, "PDL": int(capability >= 90)}
-    compile_kernel(module._record_chosen, (1,), wide, flags, *shared, 512, **options, num_warps=1)
-    for blocks, warps in ((512, 2), (2048, 8), (4096, 16), (16_384, 16)):
-        compile_kernel(
-            module._record_best,
-            (1,),
-            *(real, word, *shared, 9496, 9496, 9496, 512),
-            **options,
-            BLOCKS=blocks,
-            num_warps=warps,
-        )
+def launch_all() -> None:
+    """Vocabularies of the benchmarks' models in blocks of any size, and chosen tokens."""
+    index, word = empty(512, dtype=torch.int64), empty(512, dtype=torch.int32)
+    flags = empty(512, dtype=torch.bool)
+    tensors = RecordTensors(
+        row_slots=index,
+        positions=index,
+        current=empty(2, dtype=torch.int32),
+        finished=flags,
+        last_tokens=index,
+        max_tokens=word,
+        stop_ids=empty(512, NUM_STOPS, dtype=torch.int32),
+        outcome=empty(4, 512, dtype=torch.int64),
+    )
+    record_chosen(index, flags, tensors, is_dependent=True)
+    for vocab_size in {shape.vocab_size for shape in benchmark_models.ALL}:
+        for width in (16, 64, 128, 256):
+            values = empty(512, -(-vocab_size // width), dtype=torch.float32)
+            ids = torch.empty_like(values, dtype=torch.int32)
+            record_best(values, ids, tensors, is_dependent=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_record_step", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu import residual_norm as module
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.residual_norm import (
     add_norm,
     embed_norm,
-    norm_warps,
     rms_norm,
     row_scales,
 )
@@ -91,39 +90,22 @@ def test_partial_products_of_other_rows_are_refused() -> None:
         add_norm(rows, torch.zeros(1, 3, 16, device=DEVICE), EPS, PLAIN)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Every instance that the models of the benchmarks launch."""
-    half, wide = torch.empty(16, dtype=torch.bfloat16), torch.empty(16)
-    ids = torch.empty(16, dtype=torch.int64)
-    for width in (1024, 2048, 4096):
-        for splits, is_lookup, has_weight in (
-            (0, True, False),
-            (0, False, True),
-            (1, False, False),
-            (2, False, False),
-            (4, False, False),
-            (4, False, True),
-        ):
-            partials = wide if splits > 1 else half
-            arguments = (half, ids if is_lookup else half, partials, half, half, half, half)
-            options = {
-                "IS_LOOKUP": is_lookup,
-                "SPLITS": splits,
-                "HAS_BIAS": False,
-                "HAS_WEIGHT": has_weight,
-                "STORES_HIDDEN": splits > 0 or is_lookup,
-                "WIDTH": width,
-                "BLOCK": width,
-                "PDL": int(capability >= 90 and not is_lookup),
-                "num_warps": norm_warps(width, 32),
-            }
-            compile_kernel(module._residual_norm_kernel, (1,), *arguments, 1 << 16, EPS, **options)
-        options = {"WIDTH": width, "BLOCK": width, "PDL": 0, "num_warps": norm_warps(width, 1024)}
-        compile_kernel(module._row_scales_kernel, (1,), half, wide, EPS, **options)
+    ids, launch = empty(32, dtype=torch.int64), dependent()
+    for shape in benchmark_models.ALL:
+        hidden, weight = empty(32, shape.hidden_size), empty(shape.hidden_size)
+        embed_norm(empty(shape.vocab_size, shape.hidden_size), ids, EPS, PLAIN)
+        rms_norm(hidden, EPS, launch, weight=weight)
+        add_norm(hidden, empty(1, *hidden.shape), EPS, launch)
+        for splits, given in ((2, None), (4, None), (4, weight)):
+            partials = empty(splits, *hidden.shape, dtype=torch.float32)
+            add_norm(hidden, partials, EPS, launch, weight=given)
+        row_scales(empty(1024, shape.hidden_size), EPS, PLAIN)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_residual_norm", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.benchmark_models import HAVE_HEAD_NORMS, qkv_size
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu import rotary_store as module
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.rotary_store import HeadNormWeights, RotaryTarget, rotary_store
 from mizzen_worker.kernels.reference.rotary_store import rotated_heads
 from mizzen_worker.layers.rotary import RotaryConfig, rotary_table
@@ -182,38 +183,33 @@ def test_a_projection_of_other_heads_is_refused() -> None:
         )
 
 
-def compile_all(capability: int) -> None:
-    """Every instance that the models of the benchmarks launch."""
-    for heads, kv_heads, has_norms in ((32, 8, False), (16, 8, True), (32, 4, True)):
-        for splits in (1, 2):
-            dtype = torch.bfloat16 if splits == 1 else torch.float32
-            half, index = torch.empty(16, dtype=torch.bfloat16), torch.empty(16, dtype=torch.int64)
-            options = {
-                "SPLITS": splits,
-                "HAS_SCALES": splits == 1,
-                "HAS_BIAS": False,
-                "HAS_NORMS": has_norms,
-                "REPLACES_NEW": splits == 1,
-                "HEADS": heads,
-                "KV_HEADS": kv_heads,
-                "HEAD_DIM": 128,
-                "HALF_BLOCK": 64,
-                "HEAD_BLOCK": 8,
-                "PDL": int(capability >= 90),
-                "num_warps": 2,
-            }
-            compile_kernel(
-                module._rotary_store_kernel,
-                (1, 1),
-                *(torch.empty(16, dtype=dtype), torch.empty(16), half, half, half),
-                *(torch.empty(16), index, index),
-                *(half, half, half, 1 << 16, 1e-6, 1.0, 1.0),
-                **options,
+def launch_all() -> None:
+    """A few rows, whole and as partial products, and a chunk with factors of its rows."""
+    for shape in benchmark_models.ALL:
+        for num_tokens, splits in ((32, 1), (32, 2), (8192, 1)):
+            is_chunk = num_tokens > 32
+            norm, index = empty(shape.head_dim), empty(num_tokens, dtype=torch.int64)
+            pool = empty(4096, shape.num_kv_heads, shape.head_dim)
+            table = empty(4096, 2, shape.head_dim // 2, dtype=torch.float32)
+            projected = empty(num_tokens, qkv_size(shape))
+            if splits > 1:
+                projected = empty(splits, *projected.shape, dtype=torch.float32)
+            rotary_store(
+                projected,
+                None,
+                HeadNormWeights(query=norm, key=norm, eps=1e-6)
+                if shape in HAVE_HEAD_NORMS
+                else None,
+                RotaryTarget(table=table, positions=index, locations=index, keys=pool, values=pool),
+                dtype=torch.bfloat16,
+                launch=dependent(),
+                scales=empty(num_tokens, dtype=torch.float32) if is_chunk else None,
+                replaces_new=is_chunk,
             )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_rotary_store", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

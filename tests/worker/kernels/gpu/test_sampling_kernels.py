@@ -8,13 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from tests import benchmark_models
 from tests.scale import slow_case
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 from tests.worker.sampler.exact_distribution import Row, sampling_batch
 
-from mizzen_worker.kernels.gpu import sampling as module
-from mizzen_worker.kernels.gpu.launching import PLAIN
-from mizzen_worker.kernels.gpu.sampling import block_statistics, choose_best
+from mizzen_worker.kernels.gpu.launching import dependent
+from mizzen_worker.kernels.gpu.sampling import DrawParameters, block_statistics, choose_best, draw
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.sampler.gpu_choice import choose_on_gpu
 from mizzen_worker.sampler.sampler import sample
@@ -210,45 +210,25 @@ def test_wrong_shapes_are_refused() -> None:
         choose(torch.zeros(10, 3).t(), [Row()] * 3)
 
 
-def compile_all(capability: int) -> None:
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    real, whole, long = torch.float32, torch.int32, torch.int64
-    for vocab_size, blocks_bound in ((151_936, 2048), (128_256, 1024)):
-        sizes = (vocab_size, vocab_size, -(-vocab_size // 128))
-        parameters = (real, whole, real, real, long, long)
-        for has_temperatures in (True, False):
-            compile_kernel(
-                module._block_statistics_kernel,
-                (75, 1),
-                *(real, real, whole, real, real),
-                *sizes,
-                GROUP=module._BLOCKS_PER_PROGRAM,
-                HAS_TEMPERATURES=has_temperatures,
-                num_warps=module._STATISTICS_WARPS,
-                **launch,
-            )
-        compile_kernel(
-            module._choice_kernel,
-            (1,),
-            *(real, real, real, whole, *parameters, long, torch.bool),
-            *sizes,
-            N=blocks_bound,
-            STAGES=module._CHOICE_STAGES,
-            num_warps=module._CHOICE_WARPS,
-            **launch,
+def launch_all() -> None:
+    for shape in benchmark_models.ALL:
+        logits, launch = empty(4, shape.vocab_size, dtype=torch.float32), dependent()
+        real, index = empty(4, dtype=torch.float32), empty(4, dtype=torch.int64)
+        parameters = DrawParameters(
+            temperatures=real,
+            top_k=index.int(),
+            top_p=real,
+            min_p=real,
+            seeds=index,
+            positions=index,
         )
-        compile_kernel(
-            module._best_kernel,
-            (1,),
-            *(real, whole, long, torch.bool, sizes[2]),
-            N=blocks_bound,
-            num_warps=4,
-            **launch,
-        )
+        draw(logits, parameters, launch)
+        maxima, _ = block_statistics(logits, launch=launch)
+        choose_best(maxima, maxima.int(), launch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_every_shipped_configuration_compiles(capability: int) -> None:
-    for record in compile_elsewhere("tests.worker.kernels.gpu.test_sampling_kernels", capability):
+    for record in compile_elsewhere(__name__, capability):
         assert record["stack"] <= 32, record

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu import scoring as module
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import dependent
 from mizzen_worker.kernels.gpu.scoring import MAX_BEST, score_rows
 from mizzen_worker.sampler.scores import score, score_on_gpu
 
@@ -83,25 +83,15 @@ def test_wrong_arguments_are_refused() -> None:
     assert score_rows(logits[:0], targets[:0], 3)[1].shape == (0, 3)
 
 
-def compile_all(capability: int) -> None:
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
-    real, whole, long = torch.float32, torch.int32, torch.int64
-    vocab_size, num_blocks = 151_936, 1187
-    for best in (0, 32, MAX_BEST):
-        compile_kernel(
-            module._score_kernel,
-            (1,),
-            *(real, real, real, whole, whole, long, real, whole, real),
-            *(20, vocab_size, vocab_size, num_blocks),
-            N=2048,
-            BEST=best,
-            num_warps=8,
-            **launch,
-        )
+def launch_all() -> None:
+    for shape in benchmark_models.ALL:
+        logits = empty(4, shape.vocab_size, dtype=torch.float32)
+        for num_best in (0, 20, MAX_BEST):
+            score_rows(logits, empty(4, dtype=torch.int64), num_best, dependent())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_every_shipped_configuration_compiles(capability: int) -> None:
-    for record in compile_elsewhere("tests.worker.kernels.gpu.test_scoring", capability):
+    for record in compile_elsewhere(__name__, capability):
         assert record["stack"] <= 32, record

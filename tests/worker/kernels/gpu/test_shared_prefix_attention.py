@@ -3,8 +3,7 @@
 import pytest
 import torch
 from tests import benchmark_models
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 from tests.worker.kernels.gpu.paged_rows import (
     DEVICE,
     DTYPES,
@@ -23,7 +22,7 @@ from mizzen_worker.kernels.gpu.decode_attention import (
     decode_attention,
     num_parts,
 )
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.shared_prefix_attention import SharedTile, shared_prefix_attention
 from mizzen_worker.memory.forward_batch import SHARED_ITEM_ROWS
 
@@ -134,15 +133,14 @@ def test_one_lane_takes_all_items_and_no_items_are_no_work() -> None:
         torch.testing.assert_close(found, rows.expected(rule), rtol=2e-5, atol=2e-5)
 
 
-@compiled_only()
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Both phases for the models of the benchmarks, at many rows and at few."""
     for heads in benchmark_models.HEADS:
         for num_rows in (32, 256):
-            compile_step(num_rows, heads, capability)
+            launch_step(num_rows, heads)
 
 
-def compile_step(num_rows: int, heads: tuple[int, int, int], capability: int) -> None:
+def launch_step(num_rows: int, heads: tuple[int, int, int]) -> None:
     num_heads, num_kv_heads, head_dim = heads
     work = DecodeWork(
         num_rows=num_rows,
@@ -151,33 +149,33 @@ def compile_step(num_rows: int, heads: tuple[int, int, int], capability: int) ->
         row_bytes=2 * head_dim,
         max_length=4096,
     )
-    half, whole = torch.bfloat16, torch.int32
-    queries = torch.empty(num_rows, num_heads, head_dim, dtype=half)
-    pool = torch.empty(64, num_kv_heads, head_dim, dtype=half)
+    whole = torch.int32
+    queries = empty(num_rows, num_heads, head_dim)
+    pool = empty(64, num_kv_heads, head_dim)
     own, tile = decode_tile(work, has_shared=True), shared_tile(work)
     parts = num_parts(own, tile.splits)
     rows = PagedRows(
-        page_table=torch.empty(num_rows + 1, 64, dtype=whole),
-        row_slots=torch.empty(num_rows, dtype=torch.int64),
-        row_lengths=torch.empty(num_rows, dtype=whole),
+        page_table=empty(num_rows + 1, 64, dtype=whole),
+        row_slots=empty(num_rows, dtype=torch.int64),
+        row_lengths=empty(num_rows, dtype=whole),
         page_size=16,
     )
     rule = ScoreRule(scale=head_dim**-0.5)
     part = SharedPart(
-        means=queries.new_empty(num_rows, num_heads, parts, head_dim),
-        log_sums=torch.empty(num_rows, num_heads, parts),
-        row_tokens=torch.empty(num_rows, dtype=whole),
+        means=empty(num_rows, num_heads, parts, head_dim),
+        log_sums=empty(num_rows, num_heads, parts, dtype=torch.float32),
+        row_tokens=empty(num_rows, dtype=whole),
         splits=tile.splits,
     )
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
+    launch = dependent()
     shared_prefix_attention(
         queries,
         pool,
         pool,
         rows,
         rule,
-        items=torch.empty(num_rows // 4, 3, dtype=whole),
-        num_items=torch.empty(1, dtype=whole),
+        items=empty(num_rows // 4, 3, dtype=whole),
+        num_items=empty(1, dtype=whole),
         item_rows=SHARED_ITEM_ROWS,
         tile=tile,
         part=part,
@@ -189,7 +187,7 @@ def compile_step(num_rows: int, heads: tuple[int, int, int], capability: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_shared_prefix_attention", capability)
+    records = compile_elsewhere(__name__, capability)
     # Before SM 90 query rows stay in registers, and reading FP8 takes more: there some do not fit.
     most = 64 if capability == 80 else 0
     assert all(record["stack"] <= most for record in records)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests import benchmark_models
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu import silu_multiply as module
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.silu_multiply import silu_multiply
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -31,15 +31,13 @@ def test_half_a_pair_is_refused() -> None:
         silu_multiply(torch.zeros(1, 3, device=DEVICE), None, PLAIN)
 
 
-def compile_all(capability: int) -> None:
-    """The instance that every model launches."""
-    half = torch.empty(16, dtype=torch.bfloat16)
-    options = {"HAS_BIAS": False, "BLOCK": 1024, "PDL": int(capability >= 90), "num_warps": 4}
-    compile_kernel(module._silu_multiply_kernel, (1, 1), half, half, half, 14336, **options)
+def launch_all() -> None:
+    for shape in benchmark_models.DENSE:
+        silu_multiply(empty(8, 2 * shape.intermediate_size), None, dependent())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_silu_multiply", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

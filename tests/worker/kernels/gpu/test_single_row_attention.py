@@ -6,10 +6,9 @@ import pytest
 import torch
 from tests import benchmark_models
 from tests.benchmark_models import HAVE_HEAD_NORMS
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
-from tests.worker.kernels.gpu.launches import compiled_only
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent
 from mizzen_worker.kernels.gpu.single_row_attention import (
     RowKv,
     SplitTile,
@@ -162,43 +161,39 @@ def test_wrong_operands_are_refused() -> None:
         case.check(small(), None)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """The models that we measure, and sizes of heads that need masks."""
 
-    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        return torch.empty(*shape, dtype=dtype, device="meta")
-
-    launch = {"PDL": 1, "launch_pdl": True} if capability >= 90 else PLAIN
+    launch = dependent()
     shapes = [
         (shape.num_heads, shape.num_kv_heads, shape.head_dim, shape in HAVE_HEAD_NORMS)
         for shape in benchmark_models.ALL
     ]
-    with compiled_only():
-        for heads, kv_heads, head_dim, has_norms in [
-            *shapes,
-            (14, 2, 64, False),
-            (8, 8, 80, False),
-        ]:
-            num_all = heads + 2 * kv_heads
-            kv = RowKv(
-                keys=empty(4096, kv_heads, head_dim),
-                values=empty(4096, kv_heads, head_dim),
-                page_table=empty(257, 2560, dtype=torch.int32),
-                slot=empty(1, dtype=torch.int64),
-                location=empty(1, dtype=torch.int64),
-                length=empty(1, dtype=torch.int32),
-                page_size=16,
-            )
-            single_row_attention(
-                empty(num_all, head_dim),
-                empty(num_all, 8, dtype=torch.float32) if has_norms else None,
-                kv,
-                empty(heads * head_dim),
-                window=None,
-                eps=EPS,
-                tile=split_tile(kv_heads, head_dim, 132),
-                launch=launch,
-            )
+    for heads, kv_heads, head_dim, has_norms in [
+        *shapes,
+        (14, 2, 64, False),
+        (8, 8, 80, False),
+    ]:
+        num_all = heads + 2 * kv_heads
+        kv = RowKv(
+            keys=empty(4096, kv_heads, head_dim),
+            values=empty(4096, kv_heads, head_dim),
+            page_table=empty(257, 2560, dtype=torch.int32),
+            slot=empty(1, dtype=torch.int64),
+            location=empty(1, dtype=torch.int64),
+            length=empty(1, dtype=torch.int32),
+            page_size=16,
+        )
+        single_row_attention(
+            empty(num_all, head_dim),
+            empty(num_all, 8, dtype=torch.float32) if has_norms else None,
+            kv,
+            empty(heads * head_dim),
+            window=None,
+            eps=EPS,
+            tile=split_tile(kv_heads, head_dim, 132),
+            launch=launch,
+        )
 
 
 @pytest.mark.slow

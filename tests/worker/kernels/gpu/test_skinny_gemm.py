@@ -5,14 +5,11 @@ import math
 
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import (
-    compile_elsewhere,
-    compile_kernel,
-)
-from tests.worker.kernels.gpu.skinny_instances import instance, shipped_tiles
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
+from tests.worker.kernels.gpu.skinny_instances import shipped_tiles, warm_up
 
 from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
-from mizzen_worker.kernels.gpu.launching import PLAIN
+from mizzen_worker.kernels.gpu.launching import PLAIN, compute_capability, shared_memory
 from mizzen_worker.kernels.gpu.skinny_best import best_of_blocks
 from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
@@ -195,12 +192,10 @@ def test_a_tile_that_fits_nowhere_is_refused() -> None:
         Tile(rows=256, columns=256, depth=16, stages=2).fitted(1000)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Every configuration that the tables give for the models of the benchmarks."""
-    shipped = shipped_tiles(SHARED_MEMORY_BY_CAPABILITY[capability])
-    for product, tile in sorted(shipped, key=str):
-        kernel, arguments, options = instance(product, tile, capability)
-        compile_kernel(kernel, (1,), *arguments, **options)
+    for product, tile in sorted(shipped_tiles(shared_memory()), key=str):
+        warm_up(product, tile, compute_capability())
 
 
 @pytest.mark.slow
@@ -211,6 +206,6 @@ def test_compiles_without_spills() -> None:
     The head's search of 192 rows has a few words on the stack (48 bytes with Triton 3.6, 136 with
     3.9), and was measured to be the fastest.
     """
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_skinny_gemm", 90)
+    records = compile_elsewhere(__name__, 90)
     most = {"_best_kernel": 136}
     assert all(record["stack"] <= most.get(record["kernel"], 0) for record in records)

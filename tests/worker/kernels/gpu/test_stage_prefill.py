@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.contracts.batch import (
     DecodeRows,
@@ -16,8 +16,7 @@ from mizzen_worker.contracts.batch import (
 )
 from mizzen_worker.contracts.ids import RequestId, SlotIndex
 from mizzen_worker.contracts.request import SamplingParams
-from mizzen_worker.kernels.gpu import stage_prefill as module
-from mizzen_worker.kernels.gpu.stage_prefill import PrefillTensors, stage_prefill
+from mizzen_worker.kernels.gpu.stage_prefill import PrefillTensors, PrefillWords, stage_prefill
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.device_link import StepPack
 from mizzen_worker.model_executor.pass_inputs import PassInputs, pack_pass, unpack_pass
@@ -188,28 +187,27 @@ def test_a_step_without_room_is_refused() -> None:
         stage_prefill(words, *slots, crooked, page_size=4)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """Page tables of the benchmarks' contexts."""
-    del capability
-    word, wide, flags = (
-        torch.empty(16, dtype=dtype) for dtype in (torch.int32, torch.int64, torch.bool)
+    names = [field.name for field in dataclasses.fields(PrefillWords) if field.name != "words"]
+    words = PrefillWords(words=empty(4096, dtype=torch.int32), **dict.fromkeys(names, 3))
+    index, word = empty(100, dtype=torch.int64), empty(100, dtype=torch.int32)
+    tensors = PrefillTensors(
+        token_ids=index,
+        positions=index,
+        kv_locations=index,
+        row_slots=index[:9],
+        wanted=index[:9],
+        row_starts=word[:10],
+        row_lengths=word[:9],
     )
-    tensors = (word, word, wide, flags, wide, wide, wide, wide, wide, word, word)
-    for table_stride, page_size in ((640, 64), (2049, 16)):
-        compile_kernel(
-            module._stage_prefill,
-            (1,),
-            *tensors,
-            *range(100, 118),
-            table_stride,
-            page_size,
-            BLOCK=module._BLOCK,
-            num_warps=module._WARPS,
-        )
+    for num_pages, page_size in ((640, 64), (2049, 16)):
+        table = empty(513, num_pages, dtype=torch.int32)
+        stage_prefill(words, table, index, index.bool(), tensors, page_size=page_size)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_stage_prefill", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, compile_kernel
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
 from mizzen_worker.contracts.batch import DecodeRows, PageWrite, RunnerLimits
-from mizzen_worker.kernels.gpu import stage_step as module
 from mizzen_worker.kernels.gpu.stage_step import (
     HEADER,
     DrawColumns,
@@ -253,30 +252,41 @@ def test_rows_beyond_the_words_are_refused() -> None:
         stage_step(ring_of(), slots, empty_rows(), StepExtras(), num_rows=41, page_size=4)
 
 
-def compile_all(capability: int) -> None:
+def launch_all() -> None:
     """The smallest and the largest bucket."""
-    wide, word = torch.empty(16, dtype=torch.int64), torch.empty(16, dtype=torch.int32)
-    flags, real = torch.empty(16, dtype=torch.bool), torch.empty(16)
-    draws = (real, real, real, word, wide) * 2
-    for block, has_draws in ((16, True), (1024, False), (1024, True)):
-        compile_kernel(
-            module._stage_step,
-            (1,),
-            *(word, word, word, wide, flags, wide, wide, wide, wide, word, word),
-            *((*draws, wide) if has_draws else (None,) * 11),
-            *((word, word, word) if has_draws else (None,) * 3),
-            *(block, 4096, 2560, 512, 1088, 16),
-            PLACES=4,
-            ROWS=block,
-            WRITES=module._WRITES,
-            HAS_DRAWS=has_draws,
-            ITEM_WORDS=512 if has_draws else 0,
-            num_warps=4,
-        )
+    index, word = empty(1024, dtype=torch.int64), empty(1024, dtype=torch.int32)
+    real = empty(1024, dtype=torch.float32)
+    words = StepWords(
+        ring=empty(4, 8192, dtype=torch.int32),
+        counter=word[:1],
+        max_rows=1024,
+        max_writes=1088,
+        max_items=170,
+    )
+    slots = SlotTensors(
+        page_table=empty(1024, 2560, dtype=torch.int32), last_tokens=index, finished=index.bool()
+    )
+    rows = StagedRows(
+        token_ids=index,
+        positions=index,
+        kv_locations=index,
+        row_slots=index,
+        row_lengths=word,
+        current=word[:2],
+    )
+    columns = DrawColumns(temperatures=real, top_p=real, min_p=real, top_k=word, seeds=index)
+    all_extras = StepExtras(
+        draws=StagedDraws(by_slot=columns, by_row=columns, positions=index),
+        shares=StagedShares(
+            num_items=word[:1], items=empty(170, 3, dtype=torch.int32), row_tokens=word
+        ),
+    )
+    for num_rows, extras in ((16, all_extras), (1024, StepExtras()), (1024, all_extras)):
+        stage_step(words, slots, rows, extras, num_rows=num_rows, page_size=16)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 89, 90])
 def test_compiles_for_every_capability(capability: int) -> None:
-    records = compile_elsewhere("tests.worker.kernels.gpu.test_stage_step", capability)
+    records = compile_elsewhere(__name__, capability)
     assert all(record["stack"] == 0 for record in records)

@@ -39,7 +39,7 @@ def main() -> None:
     for line in sys.stdin:
         request = decode(line)
         try:
-            kernel = _jit_function(request)
+            kernel = jit_function(request)
             settle_key(kernel)
             compiled = kernel.preload(request.data)
         except _EXPECTED as error:
@@ -52,7 +52,7 @@ def main() -> None:
         sys.stdout.flush()
 
 
-def _jit_function(request: KernelRequest) -> Any:
+def jit_function(request: KernelRequest) -> Any:
     """The kernel itself, below what decorators put around it."""
     found = importlib.import_module(request.module)
     for part in request.name.split("."):

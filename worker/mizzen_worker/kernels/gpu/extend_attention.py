@@ -13,8 +13,6 @@ first, without masks, through TMA where a block never crosses a page, else by po
 page ids one block ahead; then the rest, masked. Later tiles of a row are longer and start first.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -253,28 +251,28 @@ def _require_fitting(
         raise ValueError(message)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Grid, arguments and options of one launch, so that it can be compiled without a GPU too."""
-
-    grid: tuple[int, int]
-    arguments: tuple[object, ...]
-    options: dict[str, object]
-
-
-def extend_launch(
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+def extend_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
     plan: ExtendPlan,
     rule: ScoreRule,
-    out: torch.Tensor,
-    *,
-    has_tma: bool,
-) -> Launch:
-    """The launch of ``_attend`` for (queries, keys, values); ``has_tma`` as of ``_has_tma``."""
-    queries, keys, values = inputs
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of every new token of the plan's rows: [num_tokens, num_heads * head_dim].
+
+    ``out`` is written where rows have tokens; None makes one, otherwise uninitialised.
+    """
+    _require_fitting(plan, queries, keys, values)
+    if out is None:
+        size = plan.heads.num_heads * plan.heads.head_dim
+        out = torch.empty(len(queries), size, dtype=queries.dtype, device=queries.device)
+    if not len(plan.tiles):
+        return out
     heads, tile, rows, cap = plan.heads, plan.tile, plan.rows, rule.soft_cap
     scale = rule.scale * rule.key_scale
-    arguments = (
+    has_tma = _has_tma(plan, keys, rule.window)
+    _attend[(heads.num_kv_heads, len(plan.tiles))](
         queries,
         keys,
         values,
@@ -293,45 +291,20 @@ def extend_launch(
         (cap or scale) * LOG2E.value,
         -2 * LOG2E.value * scale / cap if cap else 0.0,
         rule.value_scale,
+        KV_HEADS=heads.num_kv_heads,
+        GROUP=heads.group,
+        DIM=heads.head_dim,
+        WIDTH=triton.next_power_of_2(heads.head_dim),
+        PAGE=rows.page_size,
+        TOKENS=tile.query_rows // heads.group,
+        BM=tile.query_rows,
+        BN=tile.key_block,
+        STAGES=tile.num_stages,
+        HAS_WINDOW=rule.window is not None,
+        HAS_CAP=cap > 0,
+        HAS_SINKS=rule.sinks is not None,
+        HAS_TMA=has_tma,
+        PRECISION=IEEE,
+        num_warps=tile.num_warps,
     )
-    options = {
-        "KV_HEADS": heads.num_kv_heads,
-        "GROUP": heads.group,
-        "DIM": heads.head_dim,
-        "WIDTH": triton.next_power_of_2(heads.head_dim),
-        "PAGE": rows.page_size,
-        "TOKENS": tile.query_rows // heads.group,
-        "BM": tile.query_rows,
-        "BN": tile.key_block,
-        "STAGES": tile.num_stages,
-        "HAS_WINDOW": rule.window is not None,
-        "HAS_CAP": cap > 0,
-        "HAS_SINKS": rule.sinks is not None,
-        "HAS_TMA": has_tma,
-        "PRECISION": IEEE,
-        "num_warps": tile.num_warps,
-    }
-    return Launch(grid=(heads.num_kv_heads, len(plan.tiles)), arguments=arguments, options=options)
-
-
-def extend_attention(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    plan: ExtendPlan,
-    rule: ScoreRule,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Attention of every new token of the plan's rows: [num_tokens, num_heads * head_dim].
-
-    ``out`` is written where rows have tokens; None makes one, otherwise uninitialised.
-    """
-    _require_fitting(plan, queries, keys, values)
-    if out is None:
-        size = plan.heads.num_heads * plan.heads.head_dim
-        out = torch.empty(len(queries), size, dtype=queries.dtype, device=queries.device)
-    if len(plan.tiles):
-        has_tma = _has_tma(plan, keys, rule.window)
-        launch = extend_launch((queries, keys, values), plan, rule, out, has_tma=has_tma)
-        _attend[launch.grid](*launch.arguments, **launch.options)
     return out

@@ -13,7 +13,6 @@ so that neighbours in time share weights in L2. All tiles come and go through TM
 the borders. Gate and up lie side by side in one thread's accumulator, so splitting moves nothing.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -126,54 +125,6 @@ def _rounds(num_tokens: int, num_columns: int, tile: GemmTile) -> int:
     return -(-tiles // num_multiprocessors())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Grid, arguments and options of one launch, so that it can be compiled without a GPU too."""
-
-    grid: tuple[int]
-    arguments: tuple[object, ...]
-    options: Mapping[str, object]
-
-
-def swiglu_launch(
-    inputs: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-    tile: GemmTile,
-    *,
-    num_programs: int,
-    scales: torch.Tensor | None = None,
-) -> Launch:
-    """The launch of ``_swiglu_gemm`` on at most ``num_programs`` multiprocessors."""
-    num_tokens, size = inputs.shape
-    num_columns = weight.shape[0]
-    tiles = triton.cdiv(num_tokens, tile.rows) * triton.cdiv(num_columns, tile.columns)
-    options = {
-        "BM": tile.rows,
-        "BN": tile.columns,
-        "BK": tile.depth,
-        "GROUP": tile.group,
-        "STAGES": tile.num_stages,
-        "PROGRAMS": num_programs,
-        "HAS_SCALES": scales is not None,
-        "HAS_BIAS": bias is not None,
-        "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
-        "num_warps": tile.num_warps,
-    }
-    arguments = (
-        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
-        TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
-        TensorDescriptor.from_tensor(out, [tile.rows, tile.columns // 2]),
-        scales,
-        bias,
-        num_tokens,
-        num_columns,
-        size,
-    )
-    return Launch(grid=(min(num_programs, tiles),), arguments=arguments, options=options)
-
-
 def swiglu_gemm(
     inputs: torch.Tensor,
     weight: torch.Tensor,
@@ -196,14 +147,28 @@ def swiglu_gemm(
     out = torch.empty(num_tokens, weight.shape[0] // 2, dtype=inputs.dtype, device=inputs.device)
     if num_tokens == 0:
         return out
-    launch = swiglu_launch(
-        inputs,
-        weight,
+    num_columns = weight.shape[0]
+    tile = tile or choose_tile(num_tokens, num_columns, inputs.dtype)
+    tiles = triton.cdiv(num_tokens, tile.rows) * triton.cdiv(num_columns, tile.columns)
+    num_programs = num_multiprocessors()
+    _swiglu_gemm[(min(num_programs, tiles),)](
+        TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
+        TensorDescriptor.from_tensor(weight, [tile.columns, tile.depth]),
+        TensorDescriptor.from_tensor(out, [tile.rows, tile.columns // 2]),
+        scales,
         bias,
-        out,
-        tile or choose_tile(num_tokens, weight.shape[0], inputs.dtype),
-        num_programs=num_multiprocessors(),
-        scales=scales,
+        num_tokens,
+        num_columns,
+        size,
+        BM=tile.rows,
+        BN=tile.columns,
+        BK=tile.depth,
+        GROUP=tile.group,
+        STAGES=tile.num_stages,
+        PROGRAMS=num_programs,
+        HAS_SCALES=scales is not None,
+        HAS_BIAS=bias is not None,
+        PRECISION="ieee" if inputs.dtype == torch.float32 else "tf32",
+        num_warps=tile.num_warps,
     )
-    _swiglu_gemm[launch.grid](*launch.arguments, **launch.options)
     return out
