@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.worker.attention.test_backends import (
-    CONTEXT,
+from tests.worker.attention.small_decoder import (
     EPS,
     WINDOWED,
-    Heads,
     RandomSource,
     batch_of,
     facts_of,
@@ -17,39 +15,28 @@ from tests.worker.attention.test_backends import (
     pool_of,
 )
 from tests.worker.kernels.gpu.exact_fp8 import exact_fp8  # noqa: F401  (a fixture)
+from tests.worker.layers.gpu.small_steps import DEVICE, DTYPE, HEADS, forward_of, model_of, table_of
 from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
-from mizzen_worker.attention.triton_attention import TritonAttention
-from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.kernels.fp8_matrix import FP8
-from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
-from mizzen_worker.layers.gpu.large_operations import LargeOperations
-from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations
-from mizzen_worker.layers.gpu.step import GpuSettings
-from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
-from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, KvScale
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.factory import load_runner
-from mizzen_worker.model_executor.gpu_forward import GpuForward, Regimes
 from mizzen_worker.model_executor.runner_options import RunnerOptions
 from mizzen_worker.model_executor.stored_types import Computing, KvType, kv_dtype, with_stored_types
 from mizzen_worker.models.architecture import Architecture
 from mizzen_worker.models.dense_decoder import DenseDecoder
 from mizzen_worker.models.llama import LLAMA
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 SAME = 5e-2 if torch.bfloat16 == DTYPE else 5e-3
 """Relative error beside plain torch over rounded keys and values: a few of them round otherwise."""
 NEAR = 0.2
 """And beside exact ones. An e4m3 number is within 2 ** -4 of what it stands for, 2.6 % in the mean
 square; the scores of these models are large (attention is nearly all on one token), so the error of
 a key is multiplied before the softmax."""
-HEADS = Heads(4, 2, 32, 16)
 SCALES = (KvScale(key=0.5, value=2.0), KvScale(key=1.0, value=0.25))
 
 
@@ -81,32 +68,15 @@ def rounded_logits(
         pool.keys(layer).copy_(packed.keys(layer).float() * scale.key)
         pool.values(layer).copy_(packed.values(layer).float() * scale.value)
     attend = TorchNativeAttention(pool).begin(batch).attend
-    table = rotary_table(facts.rotary, CONTEXT).to(DEVICE)
-    return model.forward(RoundingOperations(batch, pool, attend, table, EPS))
+    return model.forward(RoundingOperations(batch, pool, attend, table_of(HEADS), EPS))
 
 
 def logits_of(
     architecture: Architecture, pools: list[DevicePool], batch: ForwardBatch
 ) -> list[torch.Tensor]:
     """By pool."""
-    facts = facts_of(HEADS, architecture)
-    model = DenseDecoder(architecture, facts, RandomSource(), GpuWeightPreparer(DTYPE, DEVICE))
-    settings = GpuSettings(
-        num_heads=HEADS.num_heads,
-        num_kv_heads=HEADS.num_kv_heads,
-        head_dim=HEADS.head_dim,
-        eps=EPS,
-        table=rotary_table(facts.rotary, CONTEXT).to(DEVICE),
-    )
-    regimes = Regimes(
-        one=GemvOperations, skinny=SkinnyOperations, large=LargeOperations, max_skinny_tokens=8
-    )
-    found = []
-    for pool in pools:
-        attention = TritonAttention(pool, TritonExtend(pool))
-        forward = GpuForward(model, pool, attention, settings, regimes)
-        found.append(forward.run(batch))
-    return found
+    model = model_of(HEADS, architecture)
+    return [forward_of(model, HEADS, pool).run(batch) for pool in pools]
 
 
 @pytest.mark.usefixtures("exact_fp8")

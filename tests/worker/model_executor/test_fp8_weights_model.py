@@ -6,32 +6,22 @@ from pathlib import Path
 import pytest
 import torch
 from tests.scale import slow_case
-from tests.worker.attention.test_backends import (
-    CONTEXT,
-    EPS,
+from tests.worker.attention.small_decoder import (
     WINDOWED,
-    Heads,
     RandomSource,
     batch_of,
     facts_of,
     on,
     pool_of,
 )
+from tests.worker.layers.gpu.small_steps import DEVICE, DTYPE, HEADS, forward_of
 from tests.worker.model_executor.tiny_models import save_tiny
 
-from mizzen_worker.attention.triton_attention import TritonAttention
-from mizzen_worker.attention.triton_extend import TritonExtend
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.kernels.fp8_matrix import FP8, quantise_blocks, quantise_rows
-from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
-from mizzen_worker.layers.gpu.large_operations import LargeOperations
-from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations
-from mizzen_worker.layers.gpu.step import GpuSettings
 from mizzen_worker.layers.gpu.weights import GpuWeight, GpuWeightPreparer
-from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.factory import load_runner
-from mizzen_worker.model_executor.gpu_forward import GpuForward, Regimes
 from mizzen_worker.model_executor.memory_estimate import weights_bytes
 from mizzen_worker.model_executor.runner_options import RunnerOptions
 from mizzen_worker.model_executor.stored_types import (
@@ -46,13 +36,10 @@ from mizzen_worker.models.known_architectures import ARCHITECTURE_BY_NAME
 from mizzen_worker.models.llama import LLAMA
 from mizzen_worker.models.model_facts import ModelFacts
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
 SAME = 5e-2 if torch.bfloat16 == DTYPE else 1e-4
 NEAR = 0.15
 """Relative error of logits. Each matrix adds 2.6 % of error, and seven of them in each of two
 layers about four times that, where nothing of it cancels and attention is on few tokens."""
-HEADS = Heads(4, 2, 32, 16)
 ARCHITECTURES = pytest.mark.parametrize(
     "architecture", [LLAMA, pytest.param(WINDOWED, marks=pytest.mark.slow)]
 )
@@ -77,21 +64,8 @@ class Rounded(GpuWeightPreparer):
 def logits_of(
     architecture: Architecture, prepare: GpuWeightPreparer, batch: ForwardBatch
 ) -> torch.Tensor:
-    facts = facts_for(architecture)
-    model = DenseDecoder(architecture, facts, RandomSource(), prepare)
-    settings = GpuSettings(
-        num_heads=HEADS.num_heads,
-        num_kv_heads=HEADS.num_kv_heads,
-        head_dim=HEADS.head_dim,
-        eps=EPS,
-        table=rotary_table(facts.rotary, CONTEXT).to(DEVICE),
-    )
-    regimes = Regimes(
-        one=GemvOperations, skinny=SkinnyOperations, large=LargeOperations, max_skinny_tokens=8
-    )
-    pool = pool_of(HEADS, DTYPE, DEVICE)
-    attention = TritonAttention(pool, TritonExtend(pool))
-    return GpuForward(model, pool, attention, settings, regimes).run(batch)
+    model = DenseDecoder(architecture, facts_for(architecture), RandomSource(), prepare)
+    return forward_of(model, HEADS, pool_of(HEADS, DTYPE, DEVICE)).run(batch)
 
 
 @pytest.mark.parametrize(

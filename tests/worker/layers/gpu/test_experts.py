@@ -1,46 +1,38 @@
 """Whole steps with experts equal plain torch in every regime: dense layers between, both norms."""
 
 import dataclasses
-from collections.abc import Callable
 
 import pytest
 import torch
 from tests.scale import slow_case
-from tests.worker.attention.test_backends import (
-    CONTEXT,
-    EPS,
-    Heads,
-    RandomSource,
+from tests.worker.attention.small_decoder import (
     batch_of,
-    facts_of,
     on,
-    pool_of,
+)
+from tests.worker.layers.gpu.small_steps import (
+    DEPENDENCE,
+    DEVICE,
+    DTYPE,
+    HEADS,
+    MakeOperations,
+    expected_of,
+    found_of,
+    require_logits,
 )
 
-from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.layers.gpu.expert_tiles import QWEN_30B_A3B, router_tile, tiles_of
 from mizzen_worker.layers.gpu.experts import reason_against
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations
-from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadOutput
-from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
-from mizzen_worker.layers.rotary import rotary_table
-from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPreparer
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.models.architecture import Architecture
-from mizzen_worker.models.dense_decoder import DenseDecoder
 from mizzen_worker.models.mixtral import MIXTRAL
-from mizzen_worker.models.model_facts import ExpertShape, ModelFacts
+from mizzen_worker.models.model_facts import ExpertShape
 from mizzen_worker.models.qwen3_moe import QWEN3_MOE
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
-"""Interpreted products are right in float32 only."""
 LIMIT = 8e-2 if torch.bfloat16 == DTYPE else 1e-4
-"""Relative error of logits: bfloat16 activations through two layers."""
-HEADS = Heads(4, 2, 32, 16)
-DEPENDENCE = [False, True] if DEVICE.type == "cuda" else [False]
+"""As of dense models, but for what rounding makes of the experts' shares."""
 
 ALL_CHOSEN = ExpertShape(
     num_experts=3,
@@ -60,51 +52,17 @@ SOME_CHOSEN = ExpertShape(
 SHAPES = [ALL_CHOSEN] if torch.bfloat16 == DTYPE else [ALL_CHOSEN, SOME_CHOSEN]
 
 
-def facts_with(architecture: Architecture, experts: ExpertShape) -> ModelFacts:
-    facts = facts_of(HEADS, architecture)
-    return dataclasses.replace(facts, shape=dataclasses.replace(facts.shape, experts=experts))
-
-
-def expected_of(architecture: Architecture, facts: ModelFacts, batch: ForwardBatch) -> torch.Tensor:
-    pool = pool_of(HEADS, torch.float32, DEVICE)
-    prepare = TorchWeightPreparer(torch.float32, DEVICE)
-    model = DenseDecoder(architecture, facts, RandomSource(), prepare)
-    attend = TorchNativeAttention(pool).begin(batch).attend
-    table = rotary_table(facts.rotary, CONTEXT).to(DEVICE)
-    return model.forward(TorchOperations(batch, pool, attend, table, EPS))
-
-
 def check(
-    operations: Callable[[GpuStep], object],
+    operations: MakeOperations,
     architecture: Architecture,
     experts: ExpertShape,
     batch: ForwardBatch,
     *,
     is_dependent: bool,
 ) -> None:
-    facts = facts_with(architecture, experts)
-    pool = pool_of(HEADS, DTYPE, DEVICE)
-    model = DenseDecoder(architecture, facts, RandomSource(), GpuWeightPreparer(DTYPE, DEVICE))
-    step = GpuStep(
-        batch=batch,
-        pool=pool,
-        attend=TorchNativeAttention(pool).begin(batch).attend,
-        settings=GpuSettings(
-            num_heads=HEADS.num_heads,
-            num_kv_heads=HEADS.num_kv_heads,
-            head_dim=HEADS.head_dim,
-            eps=EPS,
-            table=rotary_table(facts.rotary, CONTEXT).to(DEVICE),
-        ),
-        is_dependent=is_dependent,
-    )
-    found = model.forward(operations(step))
-    assert isinstance(found, HeadOutput)
-    assert found.logits is not None
-    expected = expected_of(architecture, facts, batch)
-    assert found.logits.shape == expected.shape
-    difference = (found.logits.double() - expected.double()).norm()
-    assert float(difference / expected.double().norm().clamp(min=1e-6)) < LIMIT
+    found, _ = found_of(operations, HEADS, architecture, batch, experts, is_dependent=is_dependent)
+    expected, _ = expected_of(HEADS, architecture, batch, experts)
+    require_logits(found, expected, LIMIT)
 
 
 EVERY_MODEL = pytest.mark.parametrize(

@@ -1,44 +1,40 @@
 """A whole step in operations for many tokens equals plain torch; only what is read is computed."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
 from tests.scale import slow_case
-from tests.worker.attention.test_backends import (
-    CONTEXT,
-    EPS,
+from tests.worker.attention.small_decoder import (
     WINDOWED,
     Heads,
-    RandomSource,
     batch_of,
-    facts_of,
     on,
     pool_of,
+)
+from tests.worker.layers.gpu import small_steps
+from tests.worker.layers.gpu.small_steps import (
+    DEVICE,
+    DTYPE,
+    HEADS,
+    expected_of,
+    model_of,
+    require_best,
+    step_of,
 )
 
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.layers.gpu import large_operations, whole_prompts
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
-from mizzen_worker.layers.gpu.step import GpuSettings, GpuStep, HeadResult
-from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
+from mizzen_worker.layers.gpu.step import HeadResult
 from mizzen_worker.layers.gpu.whole_prompts import find_whole_prompts
 from mizzen_worker.layers.operations import AttendFunction
-from mizzen_worker.layers.rotary import rotary_table
-from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeightPreparer
-from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.models.architecture import Architecture
-from mizzen_worker.models.dense_decoder import DenseDecoder
 from mizzen_worker.models.llama import LLAMA
 from mizzen_worker.models.qwen3 import QWEN3
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-DTYPE = torch.bfloat16 if DEVICE.type == "cuda" else torch.float32
-"""Interpreted products are right in float32 only."""
-LIMIT = 5e-2 if torch.bfloat16 == DTYPE else 1e-4
-"""Relative error of logits and caches: bfloat16 activations through two layers."""
-HEADS = Heads(4, 2, 32, 16)
 BATCHES = {
     "one prompt": [(0, 37)],
     "behind prefixes": [(70, 23), (16, 9)],
@@ -46,59 +42,8 @@ BATCHES = {
 }
 
 
-def table_of(heads: Heads) -> torch.Tensor:
-    return rotary_table(facts_of(heads, LLAMA).rotary, CONTEXT).to(DEVICE)
-
-
-def expected_of(
-    heads: Heads, architecture: Architecture, batch: ForwardBatch
-) -> tuple[torch.Tensor, DevicePool]:
-    """Logits and pool of float32 plain torch."""
-    pool = pool_of(heads, torch.float32, DEVICE)
-    prepare = TorchWeightPreparer(torch.float32, DEVICE)
-    model = DenseDecoder(architecture, facts_of(heads, architecture), RandomSource(), prepare)
-    attend = TorchNativeAttention(pool).begin(batch).attend
-    return model.forward(TorchOperations(batch, pool, attend, table_of(heads), EPS)), pool
-
-
-def step_of(heads: Heads, batch: ForwardBatch, pool: DevicePool, **changes: object) -> GpuStep:
-    def begin(other: ForwardBatch) -> AttendFunction:
-        return TorchNativeAttention(pool).begin(other).attend
-
-    settings = GpuSettings(
-        num_heads=heads.num_heads,
-        num_kv_heads=heads.num_kv_heads,
-        head_dim=heads.head_dim,
-        eps=EPS,
-        table=table_of(heads),
-    )
-    values = {"attend": begin(batch), "begin_attention": begin, "is_exact": True} | changes
-    return GpuStep(batch=batch, pool=pool, settings=settings, **values)
-
-
-def model_of(heads: Heads, architecture: Architecture) -> DenseDecoder:
-    prepare = GpuWeightPreparer(DTYPE, DEVICE)
-    return DenseDecoder(architecture, facts_of(heads, architecture), RandomSource(), prepare)
-
-
-def require_close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert found.shape == expected.shape
-    difference = (found.double() - expected.double()).norm()
-    assert float(difference) <= LIMIT * float(expected.double().norm())
-
-
-def check(heads: Heads, architecture: Architecture, batch: ForwardBatch, **changes: object) -> None:
-    expected, expected_pool = expected_of(heads, architecture, batch)
-    pool = pool_of(heads, DTYPE, DEVICE)
-    step = step_of(heads, batch, pool, **changes)
-    found = model_of(heads, architecture).forward(LargeOperations(step)).logits
-    assert found is not None
-    assert found.dtype == torch.float32
-    require_close(found, expected)
-    for layer in range(2):
-        written = batch.kv_locations
-        require_close(pool.keys(layer)[written], expected_pool.keys(layer)[written])
-        require_close(pool.values(layer)[written], expected_pool.values(layer)[written])
+found_of = partial(small_steps.found_of, LargeOperations)
+check = partial(small_steps.check, LargeOperations)
 
 
 def sampling(batch: ForwardBatch, tokens: list[int]) -> ForwardBatch:
@@ -186,11 +131,5 @@ def test_products_that_tensor_maps_cannot_hold_equal_plain_torch(
 def test_the_best_of_blocks_is_the_best_logit() -> None:
     batch = sampling(on(DEVICE, batch_of(HEADS, BATCHES["one prompt"])), [36, 20])
     expected, _ = expected_of(HEADS, QWEN3, batch)
-    step = step_of(HEADS, batch, pool_of(HEADS, DTYPE, DEVICE), head=HeadResult.BEST)
-    found = model_of(HEADS, QWEN3).forward(LargeOperations(step))
-    assert found.logits is None
-    best = found.best_values.max(-1)
-    require_close(best.values, expected.max(-1).values)
-    ids = found.best_ids.long().gather(1, best.indices[:, None])
-    # Near ties may fall either way in bfloat16.
-    require_close(expected.gather(1, ids)[:, 0], expected.max(-1).values)
+    found, _ = found_of(HEADS, QWEN3, batch, head=HeadResult.BEST)
+    require_best(found, expected)
