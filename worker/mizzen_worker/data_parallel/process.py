@@ -14,6 +14,7 @@ from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import Control, Facts, Reply
 from mizzen_worker.data_parallel.controller import MAX_TOKENIZERS, Controller
 from mizzen_worker.data_parallel.settings import ControllerSettings
+from mizzen_worker.ipc.channel import LAST_WORDS_S
 from mizzen_worker.ipc.child_process import run_child
 from mizzen_worker.ipc.connection import WorkerConnection
 from mizzen_worker.ipc.curve import read_server_keys
@@ -25,9 +26,6 @@ from mizzen_worker.observability.recorder import Recorder
 logger = logging.getLogger(__name__)
 
 _REPORT_S = 0.25
-_LAST_WORDS_S = 2.0
-_HEARD_S = 0.25
-"""Between the last word and the end: with the end a link drops what its owner has not read."""
 
 
 def main() -> None:
@@ -74,20 +72,19 @@ async def _serve(settings: ControllerSettings, link: ParentLink, wishes: Wishes)
             logger.error("controller fails", exc_info=task.exception())
             raise SystemExit(1)
     await _until_told(controller)
-    await endpoint.drain(_LAST_WORDS_S)
-    await asyncio.sleep(_HEARD_S)
+    await endpoint.drain(LAST_WORDS_S)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await controller.close()
-    endpoint.close(linger_s=_LAST_WORDS_S)
+    endpoint.close(linger_s=LAST_WORDS_S)
     links.close()
     logger.info("controller is drained")
 
 
 async def _until_told(controller: Controller) -> None:
-    """Wait until every request's end is passed on: ranks that have ended may not be heard out."""
-    ends_at_s = time.monotonic() + _LAST_WORDS_S
+    """Wait until every request's end is passed on: what ranks said last may still be unread."""
+    ends_at_s = time.monotonic() + LAST_WORDS_S
     while controller.num_live and time.monotonic() < ends_at_s:  # noqa: ASYNC110 - of many owners
         await asyncio.sleep(0.01)
 

@@ -31,6 +31,7 @@ from mizzen_worker.contracts.messages import (
 from mizzen_worker.data_parallel.credit import CreditShares
 from mizzen_worker.data_parallel.ranks import Ranks
 from mizzen_worker.data_parallel.replies import AwaitedReplies
+from mizzen_worker.ipc.channel import LAST_WORDS_S
 from mizzen_worker.ipc.codec import to_tokenizer_codec, to_worker_codec
 from mizzen_worker.ipc.link import Link, LinkLostError, OpenLink
 from mizzen_worker.ipc.peek import num_token_events
@@ -38,7 +39,6 @@ from mizzen_worker.ipc.peek import num_token_events
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
-_LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Session:
         """
         link = self._links.get(address)
         if link is not None:
-            asyncio.get_running_loop().call_later(_LAST_WORDS_S, link.close)
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, link.close)
 
     async def close(self) -> None:
         """Leave every rank: they end what this tokenizer has there."""

@@ -12,6 +12,10 @@ from typing import Protocol
 from mizzen_worker.contracts.ids import PeerId
 from mizzen_worker.contracts.messages import ToTokenizer, ToWorker
 
+LAST_WORDS_S = 2.0
+"""How long the last messages of one who ends are waited for, by itself and by who knows of its end
+already: a peer that does not read, or has vanished, holds nobody up longer."""
+
 
 class WorkerEndpoint(Protocol):
     """A worker's side of the wire. Owned by one loop; not thread safe."""

@@ -16,6 +16,7 @@ from mizzen_worker.contracts.cache_eviction import CacheEviction
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
+from mizzen_worker.ipc.channel import LAST_WORDS_S
 from mizzen_worker.ipc.curve import ServerKeys, read_server_keys
 from mizzen_worker.ipc.event_publisher import EventPublisher
 from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
@@ -38,9 +39,6 @@ logger = logging.getLogger(__name__)
 
 _KEPT_CACHE_EVENTS = 10_000
 """Seconds to minutes of a busy worker, and a few megabytes."""
-_LAST_WORDS_S = 2.0
-_HEARD_S = 0.25
-"""Between the last word and the end: with the end a link drops what its owner has not read."""
 _PULSE_S = 2.0
 """Silence of the loop after which a thread speaks for it; peers bear 10 s."""
 
@@ -123,17 +121,15 @@ def _cache_feed(
 def _give_all_back(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
     """Tell every peer to go on elsewhere at once instead of finding out by silence."""
     loop.announce_restart()
-    time.sleep(_HEARD_S)
-    endpoint.close(linger_s=_LAST_WORDS_S)
+    endpoint.close(linger_s=LAST_WORDS_S)
 
 
 def _say_last_words(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
     """Let the hand-backs leave; a peer without credit does not hold the process up."""
-    ends_at_s = time.monotonic() + _LAST_WORDS_S
+    ends_at_s = time.monotonic() + LAST_WORDS_S
     while endpoint.num_unsent and time.monotonic() < ends_at_s:
         loop.run_once()
-    time.sleep(_HEARD_S)
-    endpoint.close(linger_s=_LAST_WORDS_S)
+    endpoint.close(linger_s=LAST_WORDS_S)
     logger.info("rank is drained")
 
 
