@@ -21,19 +21,15 @@ from mizzen_worker.kernels.gpu.skinny_tile import Tile, accumulate, begin_tile
 def _store_best(
     best_values,
     best_ids,
-    bias,
     total,
     block,
     first_input,
     rows,
     N,
-    HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     column = block * COLUMNS + tl.arange(0, COLUMNS)
-    if HAS_BIAS:
-        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
     # The matrix ends inside the last block: rows of zeros behind it must not win.
     best, index = best_along(tl.where((column < N)[:, None], total, -float("inf")), 0)
     row = first_input + tl.arange(0, ROWS)
@@ -75,12 +71,14 @@ def _best_kernel(
         right,
         right_more,
         bias,
+        bias,
         first_row,
         first_input,
         0,
         K,
         N,
         0,
+        HAS_BIAS,
         ROWS,
         MORE,
         COLUMNS,
@@ -88,14 +86,10 @@ def _best_kernel(
         STAGES,
         PRECISION,
     )
-    _store_best(
-        best_values, best_ids, bias, total, block, first_input, rows, N, HAS_BIAS, ROWS, COLUMNS
-    )
+    _store_best(best_values, best_ids, total, block, first_input, rows, N, ROWS, COLUMNS)
     if MORE > 0:
         first_input += ROWS
-        _store_best(
-            best_values, best_ids, bias, more, block, first_input, rows, N, HAS_BIAS, MORE, COLUMNS
-        )
+        _store_best(best_values, best_ids, more, block, first_input, rows, N, MORE, COLUMNS)
 
 
 def best_of_blocks(

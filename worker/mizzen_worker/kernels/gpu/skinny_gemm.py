@@ -33,21 +33,17 @@ from mizzen_worker.kernels.gpu.skinny_tile import Tile, accumulate, add_step, be
 @triton.jit
 def _store_products(
     products,
-    bias,
     total,
     split,
     first_input,
     first_row,
     rows,
     N,
-    HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     column = first_row + tl.arange(0, COLUMNS)
     row = first_input + tl.arange(0, ROWS)
-    if HAS_BIAS:
-        total += tl.load(bias + column, mask=column < N, other=0.0)[:, None]
     place = (split * rows + row).to(tl.int64)[:, None] * N + column[None, :]
     exists = (row < rows)[:, None] & (column < N)[None, :]
     tl.store(products + place, tl.trans(total).to(products.dtype.element_ty), mask=exists)
@@ -91,12 +87,14 @@ def _multiply_kernel(
         right,
         right_more,
         scale,
+        bias,
         first_row,
         first_input,
         begin,
         end,
         N,
         GROUPS,
+        HAS_BIAS,
         ROWS,
         MORE,
         COLUMNS,
@@ -104,30 +102,15 @@ def _multiply_kernel(
         STAGES,
         PRECISION,
     )
-    _store_products(
-        products, bias, total, split, first_input, first_row, rows, N, HAS_BIAS, ROWS, COLUMNS
-    )
+    _store_products(products, total, split, first_input, first_row, rows, N, ROWS, COLUMNS)
     if MORE > 0:
         first_input += ROWS
-        _store_products(
-            products, bias, more, split, first_input, first_row, rows, N, HAS_BIAS, MORE, COLUMNS
-        )
+        _store_products(products, more, split, first_input, first_row, rows, N, MORE, COLUMNS)
 
 
 @triton.jit
-def _alternating_gated(
-    both,
-    bias,
-    first_row,
-    N,
-    HAS_BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+def _alternating_gated(both, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """[ROWS, COLUMNS / 2] of sums [COLUMNS, ROWS] whose gates and ups take turns."""
-    if HAS_BIAS:
-        pair = first_row + tl.arange(0, COLUMNS)
-        both += tl.load(bias + pair, mask=pair < N, other=0.0)[:, None]
     gate, up = tl.split(tl.reshape(tl.trans(both), [ROWS, COLUMNS // 2, 2]))
     return gate * tl.sigmoid(gate) * up
 
@@ -200,12 +183,14 @@ def _gated_kernel(
             right,
             right_more,
             scale,
+            bias,
             first_row,
             first_input,
             0,
             K,
             N,
             GROUPS,
+            HAS_BIAS,
             ROWS,
             MORE,
             COLUMNS,
@@ -213,9 +198,9 @@ def _gated_kernel(
             STAGES,
             PRECISION,
         )
-        value = _alternating_gated(both, bias, first_row, N, HAS_BIAS, ROWS, COLUMNS)
+        value = _alternating_gated(both, ROWS, COLUMNS)
         if MORE > 0:
-            others = _alternating_gated(more, bias, first_row, N, HAS_BIAS, MORE, COLUMNS)
+            others = _alternating_gated(more, MORE, COLUMNS)
             _store_gated(products, others, first_input + ROWS, first_row, rows, N, MORE, COLUMNS)
     _store_gated(products, value, first_input, first_row, rows, N, ROWS, COLUMNS)
 

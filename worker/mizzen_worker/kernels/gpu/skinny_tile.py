@@ -118,12 +118,14 @@ def accumulate(
     right,
     right_more,
     scale,
+    bias,
     first_row,
     first_input,
     begin,
     end,
     N,
     GROUPS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     ROWS: tl.constexpr,
     MORE: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -133,11 +135,12 @@ def accumulate(
 ):
     """[COLUMNS, ROWS] and [COLUMNS, MORE] float32: rows of the matrix times rows of the batch.
 
+    Scaled, with the bias: rows of the last tile that do not exist have those of the last one.
     Without MORE the second is the first, and not to be used.
     """
     total = tl.zeros([COLUMNS, ROWS], tl.float32)
-    # Rows of the last tile that do not exist have the scale of the last one.
-    scales = scale + tl.minimum(first_row + tl.arange(0, COLUMNS), N - 1)
+    row = tl.minimum(first_row + tl.arange(0, COLUMNS), N - 1)
+    scales = scale + row
     if MORE > 0:
         more = tl.zeros([COLUMNS, MORE], tl.float32)
         for k in tl.range(begin, end, DEPTH, num_stages=STAGES):
@@ -156,4 +159,8 @@ def accumulate(
             total = add_step(total, weights, batch.T, scales, k, N, GROUPS, PRECISION)
     if GROUPS == 1:
         total *= tl.load(scales)[:, None]
+    if HAS_BIAS:
+        added = tl.load(bias + row)[:, None]
+        total += added
+        more += added
     return total, more

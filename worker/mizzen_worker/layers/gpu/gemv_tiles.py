@@ -33,7 +33,7 @@ _TILE_BY_SHAPE = {
     (GemvProduct.ADD, 4096, 4096): GemvTile(warps=8, rows=1, ahead=4),
     (GemvProduct.GATE_UP, 28_672, 4096): GemvTile(warps=8, rows=2, ahead=4),
     (GemvProduct.ADD, 4096, 14_336): GemvTile(warps=8, rows=2, ahead=4),
-    (GemvProduct.HEAD, 128_256, 4096): GemvTile(warps=4, rows=1, ahead=16),
+    (GemvProduct.HEAD, 128_256, 4096): GemvTile(warps=8, rows=1, ahead=16),
     # qwen30b-a3b, attention and head
     (GemvProduct.QKV, 5120, 2048): GemvTile(warps=4, rows=2, ahead=4),
     (GemvProduct.ADD, 2048, 4096): GemvTile(warps=8, rows=1, ahead=8),

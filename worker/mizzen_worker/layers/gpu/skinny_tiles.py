@@ -74,9 +74,9 @@ def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> T
     )
 
 
-def _wide(rows: int, columns: int, depth: int, stages: int) -> Tile:
+def _wide(rows: int, columns: int, depth: int, stages: int, splits: int = 1) -> Tile:
     """Eight warps for tiles that four cannot hold in registers."""
-    return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=8)
+    return replace(_tile(rows, columns, depth, stages, splits), warps=8)
 
 
 _LLAMA_8B: Mapping[Matrix, Choices] = {
@@ -98,7 +98,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
         160: _more(128, 32, 64, 6, splits=2),
         192: _more(128, 64, 64, 6, splits=2),
         240: None,
-        256: replace(_wide(256, 64, 64, 5), splits=2),
+        256: _wide(256, 64, 64, 5, splits=2),
     },
     Matrix(product=SkinnyProduct.GATE_UP, outputs=28672, inputs=4096): {
         16: _pair(16, 64, 128, 4),
