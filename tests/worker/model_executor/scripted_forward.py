@@ -5,10 +5,12 @@ another row change what is sampled. Rows can be spoiled.
 """
 
 import numpy as np
+import pytest
 import torch
 from tests.worker.model_executor.rerun_graphs import RerunGraphs, captured_again
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.kernels.gpu.launching import IS_INTERPRETED
 from mizzen_worker.memory.forward_batch import ForwardBatch
 from mizzen_worker.model_executor.model_runner import ModelRunner
 
@@ -56,6 +58,9 @@ def scripted_runner(
     graphs: RerunGraphs | None = None,
 ) -> tuple[ModelRunner, ScriptedForward]:
     """A real runner on a scripted forward; decode steps are captured ones with ``graphs``."""
+    if graphs is not None and not IS_INTERPRETED:
+        reason = "missing: the interpreter (tests/gpu captures on a GPU)"
+        pytest.skip(reason, allow_module_level=True)
     limits = RunnerLimits(
         max_slots=max_slots,
         num_pages=num_pages or max_slots * context_length // 4,
