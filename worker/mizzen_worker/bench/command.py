@@ -21,6 +21,7 @@ from mizzen_worker.bench.arguments import (
 )
 from mizzen_worker.bench.engine import BenchEngine, BenchFailedError, EngineLimits
 from mizzen_worker.bench.measures import MEASURES, Row
+from mizzen_worker.bench.observers import observers_of
 from mizzen_worker.bench.report import facts_of_machine, table, write_json
 from mizzen_worker.bench.server import serve
 from mizzen_worker.bench.serving import ServingLoad, measure_serving
@@ -109,18 +110,14 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
             decode_patience_s=engine.decode_patience_s,
             is_overlapped=is_overlapped(engine),
         ),
+        observers_of(engine.device, tally),
     )
     # As a server does: a collection would stop the loop for what lives as long as the process.
     gc.collect()
     gc.freeze()
     rows_by_workload: dict[str, list[Row]] = {}
     for workload in dict.fromkeys(given.workloads):
-        tally.take()
         rows = MEASURES[workload](bench, sizes)
-        experts = tally.take()
-        if experts is not None:
-            # Of all its runs, warm-up included: steps of few tokens, a layer at a time.
-            rows = [{**row, "experts/step": experts} for row in rows]
         rows_by_workload[workload] = rows
         sys.stdout.write(f"{workload}:\n{table(rows)}\n")
         sys.stdout.flush()

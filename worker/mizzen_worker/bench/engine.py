@@ -7,9 +7,10 @@ own; the runner, its weights and graphs stay.
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mizzen_worker.bench.observers import Observer, Observers
 from mizzen_worker.bench.progress import Progress
 from mizzen_worker.bench.workloads import HIGHEST_ID, BenchRequest
 from mizzen_worker.contracts.batch import Runner
@@ -57,6 +58,8 @@ class RunResult:
     num_generated: int
     num_steps: int
     num_retractions: int
+    observed: Mapping[str, float]
+    """By the name of a column."""
 
 
 class _Inbox:
@@ -85,9 +88,12 @@ class _Inbox:
 class BenchEngine:
     """Runs workloads, one after the other."""
 
-    def __init__(self, runner: Runner, limits: EngineLimits) -> None:
+    def __init__(
+        self, runner: Runner, limits: EngineLimits, observer: Observer | None = None
+    ) -> None:
         self._runner = runner
         self._limits = limits
+        self._observer = observer or Observers(())
 
     def run(
         self, requests: Sequence[BenchRequest], *, temperature: float = 0.0, title: str = ""
@@ -104,6 +110,7 @@ class BenchEngine:
         attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("bench"), credit=10**9)
         inbox.waiting.append((_PEER, attach))
         submits = [_submit(index, request, temperature) for index, request in enumerate(requests)]
+        self._observer.begin()
         started = time.perf_counter()
         inbox.waiting.extend((_PEER, submit) for submit in submits)
         num_done, progress = 0, Progress(title, len(requests))
@@ -114,6 +121,7 @@ class BenchEngine:
             num_done += num_finished
             progress.count(num_finished)
         wall_s = time.perf_counter() - started
+        observed = self._observer.end()
         counters = loop.counters
         expected = sum(request.num_new for request in requests)
         if counters.generated_tokens != expected:
@@ -126,6 +134,7 @@ class BenchEngine:
             num_generated=counters.generated_tokens,
             num_steps=counters.steps,
             num_retractions=counters.retractions,
+            observed=observed,
         )
 
     def _require_room(self, requests: Sequence[BenchRequest]) -> None:

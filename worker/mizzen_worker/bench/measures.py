@@ -54,6 +54,7 @@ def measure_offline(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
             "output tok/s": result.num_generated / result.wall_s,
             "steps": result.num_steps,
             "retractions": result.num_retractions,
+            **result.observed,
         }
     ]
 
@@ -71,8 +72,9 @@ def _measure_batch(engine: BenchEngine, sizes: BenchSizes, batch: int) -> Row:
         engine.run(fresh(sizes.num_new), title=f"decode, batch {batch}")
         for _ in range(sizes.rounds)
     ]
-    first_s, whole_s = _median(firsts).wall_s, _median(wholes).wall_s
-    step_s = (whole_s - first_s) / max(1, sizes.num_new - 1)
+    whole = _median(wholes)
+    first_s = _median(firsts).wall_s
+    step_s = (whole.wall_s - first_s) / max(1, sizes.num_new - 1)
     return {
         "batch": batch,
         "prompt": sizes.num_prompt,
@@ -80,6 +82,7 @@ def _measure_batch(engine: BenchEngine, sizes: BenchSizes, batch: int) -> Row:
         "TTFT ms": first_s * 1e3,
         "step ms": step_s * 1e3,
         "decode tok/s": batch / step_s,
+        **whole.observed,
     }
 
 
@@ -94,6 +97,7 @@ def measure_prefill(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
             "length": sizes.prefill_length,
             "wall s": result.wall_s,
             "input tok/s": result.num_prompt / result.wall_s,
+            **result.observed,
         }
     ]
 
@@ -115,6 +119,7 @@ def measure_prefix(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
                 "wall s": result.wall_s,
                 "hit rate": result.num_cached / result.num_prompt,
                 "best hit rate": sizes.prefix.best_hit_rate,
+                **result.observed,
             }
         )
     return rows
