@@ -19,7 +19,7 @@ from mizzen_worker.bench.report import table, write_json
 from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.bench.workloads import mixed_requests
 
-PREFILL_KERNELS = ("_extend", "extend_", "flash", "sdpa", "cudnn")
+PREFILL_KERNELS = ("_extend", "extend_", "_attend", "flash", "sdpa", "cudnn")
 """Parts of the names of kernels that only steps with prompts launch."""
 _NUM_SHOWN = 12
 
