@@ -4,7 +4,6 @@ It implements `ClusterClient`. Lists are atomic to it, which is enough for what 
 `Controllers` plays Deployment and StatefulSet controllers and the kubelet.
 """
 
-import copy
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,11 @@ APPLIED = "Apply"
 KIND_BY_NAME = {kind.kind: kind for kind in OWNED_KINDS}
 DEPLOYMENT = KIND_BY_NAME["Deployment"]
 STATEFULSET = KIND_BY_NAME["StatefulSet"]
+
+
+def as_sent(value: Any) -> Any:
+    """A copy of JSON, as the other side gets it; much faster than ``copy.deepcopy``."""
+    return json.loads(json.dumps(value))
 
 
 class OperatorDied(BaseException):
@@ -97,7 +101,7 @@ class FakeCluster:
 
     def objects(self, kind: ResourceKind | None = None) -> list[dict[str, Any]]:
         return [
-            copy.deepcopy(entry.manifest)
+            as_sent(entry.manifest)
             for ref, entry in sorted(self._entries.items(), key=lambda item: str(item[0]))
             if kind is None or ref.kind == kind
         ]
@@ -107,7 +111,7 @@ class FakeCluster:
 
     def find(self, ref: ObjectRef) -> dict[str, Any] | None:
         entry = self._entries.get(ref)
-        return None if entry is None else copy.deepcopy(entry.manifest)
+        return None if entry is None else as_sent(entry.manifest)
 
     def put(self, kind: ResourceKind, manifest: Manifest) -> dict[str, Any]:
         """Create or replace as a person would; status is kept unless given."""
@@ -116,7 +120,7 @@ class FakeCluster:
         entry = self._entries.get(ref)
         if entry is None:
             return self._add(ref, manifest, owner="")
-        new = copy.deepcopy(dict(manifest))
+        new = as_sent(manifest)
         for name in ("uid", "creationTimestamp", "generation", "resourceVersion"):
             new["metadata"][name] = entry.manifest["metadata"][name]
         if "status" not in new and "status" in entry.manifest:
@@ -125,7 +129,7 @@ class FakeCluster:
 
     def edit(self, ref: ObjectRef, change: Callable[[dict[str, Any]], None]) -> None:
         entry = self._entries[ref]
-        new = copy.deepcopy(entry.manifest)
+        new = as_sent(entry.manifest)
         change(new)
         self._store(ref, entry, new)
 
@@ -164,7 +168,7 @@ class FakeCluster:
     async def get(self, ref: ObjectRef) -> Manifest:
         assert ref.kind != SECRET, "the operator may not read Secrets"
         self._begin(Call("get", ref))
-        return copy.deepcopy(self._entry(ref).manifest)
+        return as_sent(self._entry(ref).manifest)
 
     async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         assert ref.kind != SECRET, "a Secret's answer must hold metadata only"
@@ -179,7 +183,7 @@ class FakeCluster:
         if uid not in (None, metadata["uid"]):
             raise ConflictError(f"{ref}: the UID is {metadata['uid']}")
         self.after_write(call)
-        return {"metadata": copy.deepcopy(metadata)}
+        return {"metadata": as_sent(metadata)}
 
     async def apply(
         self,
@@ -196,7 +200,7 @@ class FakeCluster:
         if entry is None:
             raise ConflictError(f"{ref}: uid {precondition.uid} does not exist")
         self._check(ref, entry, precondition)
-        new = copy.deepcopy(entry.manifest)
+        new = as_sent(entry.manifest)
         wanted = {key: value for key, value in manifest.items() if key != "metadata"}
         if subresource is Subresource.STATUS:
             wanted = {"status": wanted.get("status", {})}
@@ -213,7 +217,7 @@ class FakeCluster:
             if not any(path in own for own in others):
                 _drop(new, path)
         for path, value in paths.items():
-            _set(new, path, copy.deepcopy(value))
+            _set(new, path, as_sent(value))
         entry.owned[key] = set(paths)
         stored = self._store(ref, entry, new)
         self.after_write(call)
@@ -225,8 +229,8 @@ class FakeCluster:
         self._begin(call := Call("patch", ref, subresource=Subresource.STATUS.value))
         entry = self._entry(ref)
         self._check(ref, entry, precondition)
-        new = copy.deepcopy(entry.manifest)
-        status = {**new.get("status", {}), **copy.deepcopy(dict(fields))}
+        new = as_sent(entry.manifest)
+        status = {**new.get("status", {}), **as_sent(fields)}
         new["status"] = {key: value for key, value in status.items() if value is not None}
         stored = self._store(ref, entry, new)
         self.after_write(call)
@@ -244,7 +248,7 @@ class FakeCluster:
             }
             for item in managed_fields
         }
-        stored = self._store(ref, entry, copy.deepcopy(entry.manifest))
+        stored = self._store(ref, entry, as_sent(entry.manifest))
         self.after_write(call)
         return stored
 
@@ -254,7 +258,7 @@ class FakeCluster:
         self._check(ref, entry, precondition)
         finalizers = entry.manifest["metadata"].get("finalizers")
         if finalizers:
-            new = copy.deepcopy(entry.manifest)
+            new = as_sent(entry.manifest)
             new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             stored = self._store(ref, entry, new)
             self.after_write(call)
@@ -292,7 +296,7 @@ class FakeCluster:
         return stored
 
     def _add(self, ref: ObjectRef, manifest: Manifest, *, owner: str) -> dict[str, Any]:
-        new = json.loads(json.dumps(manifest))
+        new = as_sent(manifest)
         new["metadata"] |= {
             "uid": f"uid-{next(self._uid)}",
             "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -308,7 +312,7 @@ class FakeCluster:
             new["metadata"]["managedFields"] = entry.managed_fields()
         self._entries[ref] = entry
         self._tell("ADDED", ref.kind, new)
-        return copy.deepcopy(new)
+        return as_sent(new)
 
     def _store(self, ref: ObjectRef, entry: Entry, new: dict[str, Any]) -> dict[str, Any]:
         self.mutate(ref, new)
@@ -319,11 +323,11 @@ class FakeCluster:
             new["metadata"]["resourceVersion"] = str(next(self._version))
             entry.manifest = new
             self._tell("MODIFIED", ref.kind, new)
-        return copy.deepcopy(entry.manifest)
+        return as_sent(entry.manifest)
 
     def _tell(self, event: str, kind: ResourceKind, manifest: Manifest) -> None:
         for watcher in list(self._watchers):
-            watcher(event, kind, copy.deepcopy(manifest))
+            watcher(event, kind, as_sent(manifest))
 
     def _collect(self, owner_uid: str) -> None:
         owned = [

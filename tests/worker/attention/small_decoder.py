@@ -1,6 +1,7 @@
 """A small random decoder, a pool of keys and values, and batches over scrambled pages."""
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,10 +82,17 @@ def pool_of(heads: Heads, dtype: torch.dtype, device: torch.device = CPU) -> Dev
     )
     pool = DevicePool(shape, dtype, device)
     for layer in range(2):
-        generator = torch.Generator().manual_seed(layer)
-        for tensor in (pool.keys(layer), pool.values(layer)):
-            tensor.copy_(torch.randn(tensor.shape, generator=generator))
+        keys, values = _contents(pool.keys(layer).shape, layer)
+        pool.keys(layer).copy_(keys)
+        pool.values(layer).copy_(values)
     return pool
+
+
+@functools.cache
+def _contents(shape: torch.Size, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random keys and values, made once: they take longer than a step."""
+    generator = torch.Generator().manual_seed(layer)
+    return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
 
 
 def batch_of(heads: Heads, rows: list[tuple[int, int]]) -> ForwardBatch:
