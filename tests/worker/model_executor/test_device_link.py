@@ -1,12 +1,9 @@
 """A launch packs its numbers into two copies, waits for nothing, overwrites no copy in flight."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
+from tests.worker.kernels.gpu.compiled_process import run_compiling
 from tests.worker.model_executor.runner_driver import Driven
 from tests.worker.model_executor.test_slot_state import replace_sampling
 
@@ -139,17 +136,7 @@ def entering_batch(params: list[SamplingParams]) -> ScheduleBatch:
 
 @pytest.mark.slow
 def test_a_launch_asks_the_device_for_no_value_and_uploads_twice() -> None:
-    """In a process of its own: kernels under test elsewhere are interpreted."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.worker.model_executor.valueless_launch"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_compiling("tests.worker.model_executor.valueless_launch")
 
 
 def test_a_device_without_values_refuses_to_give_one() -> None:

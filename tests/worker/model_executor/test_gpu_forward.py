@@ -15,11 +15,12 @@ from mizzen_worker.contracts.request import SamplingParams
 from mizzen_worker.layers.gpu.step import GpuSettings
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.layers.rotary import rotary_table
-from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
 from mizzen_worker.model_executor.gpu_forward import GpuForward
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
+from mizzen_worker.model_executor.runner_parts import pool_shape
 from mizzen_worker.model_executor.step_graphs import StepGraphs
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.models.registry import build_model
@@ -39,14 +40,7 @@ def runner_of(
         context_length=128,
         vocab_size=shape.vocab_size,
     )
-    pool_shape = PoolShape(
-        num_layers=shape.num_layers,
-        num_pages=limits.num_pages,
-        page_size=page_size,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-    )
-    pool = DevicePool(pool_shape, torch.float32, CPU)
+    pool = DevicePool(pool_shape(facts, limits), torch.float32, CPU)
     weights = checkpoint.open_weights(lambda done, total: None)
     model = build_model(facts, weights.source, GpuWeightPreparer(torch.float32, CPU))
     settings = GpuSettings(

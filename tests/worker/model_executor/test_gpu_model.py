@@ -15,13 +15,14 @@ from tests.worker.model_executor.tiny_models import Tiny, save_tiny
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
 from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
-from mizzen_worker.memory.device_pool import DevicePool, PoolShape
+from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.model_executor.gpu_model import (
     load_gpu_model,
     reason_against_kernels,
     step_capture,
 )
 from mizzen_worker.model_executor.model_runner import ModelRunner
+from mizzen_worker.model_executor.runner_parts import pool_shape
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -29,20 +30,12 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 def runner_of(folder: Path, page_size: int, *, is_captured: bool) -> ModelRunner:
     checkpoint = open_checkpoint(folder)
-    shape = checkpoint.facts.shape
     limits = RunnerLimits(
         max_slots=3,
         num_pages=512 // page_size,
         page_size=page_size,
         context_length=80,
-        vocab_size=shape.vocab_size,
-    )
-    pool_shape = PoolShape(
-        num_layers=shape.num_layers,
-        num_pages=limits.num_pages,
-        page_size=page_size,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
+        vocab_size=checkpoint.facts.shape.vocab_size,
     )
     assert reason_against_kernels(checkpoint.facts) is None
     model = load_gpu_model(
@@ -51,7 +44,7 @@ def runner_of(folder: Path, page_size: int, *, is_captured: bool) -> ModelRunner
         limits.context_length,
         lambda done, total: None,
     )
-    forward = model.forward(DevicePool(pool_shape, torch.float32, DEVICE))
+    forward = model.forward(DevicePool(pool_shape(checkpoint.facts, limits), torch.float32, DEVICE))
     capture = step_capture(forward, limits, RerunGraphs) if is_captured else None
     runner = ModelRunner(forward, limits, DEVICE, None, capture)
     runner.warm_up(lambda done, total: None)

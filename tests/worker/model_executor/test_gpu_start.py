@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +11,7 @@ from typing import NoReturn
 import pytest
 import torch
 import triton
+from tests.worker.kernels.gpu.compiled_process import run_compiling
 from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.contracts.batch import RunnerLimits
@@ -116,18 +115,8 @@ def test_a_start_goes_through_its_phases_and_takes_what_is_left(
 
 @pytest.mark.slow
 def test_every_model_runs_without_values_and_tells_its_kernels() -> None:
-    """In a process of its own: kernels under test elsewhere are interpreted."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.worker.model_executor.valueless_start"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    printed = run_compiling("tests.worker.model_executor.valueless_start")
+    found = json.loads(printed.splitlines()[-1])
     assert found["missed"] == [[]] * len(found["kernels"]), "launched only when it is captured"
     for names in found["kernels"]:
         assert {"_stage_step", "_record_best", "_choice_kernel"} <= set(names)

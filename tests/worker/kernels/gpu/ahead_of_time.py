@@ -10,7 +10,6 @@ are interpreted.
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 import triton
+from tests.worker.kernels.gpu.compiled_process import run_compiling
 
 from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY, ClaimedDriver
 from mizzen_worker.kernels.gpu.compile_ahead import KernelRequest, recorded_kernels
@@ -40,13 +40,9 @@ def compile_elsewhere(module: str, capability: int) -> list[dict[str, object]]:
 
     Raises ``AssertionError`` where something does not compile or wants too much shared memory.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.worker.kernels.gpu.ahead_of_time", module]
-    done = subprocess.run(
-        [*command, str(capability)], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    program = "tests.worker.kernels.gpu.ahead_of_time"
+    printed = run_compiling(program, module, str(capability))
+    records = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     assert records, f"{module} compiled nothing"
     for record in records:
         assert record["shared"] <= SHARED_MEMORY_BY_CAPABILITY[capability], record

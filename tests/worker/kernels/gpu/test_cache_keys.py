@@ -1,21 +1,14 @@
 """A kernel has one name in Triton's cache, whatever a process compiled before."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from tests.worker.kernels.gpu.compiled_process import run_compiling
 
 
 def _keys(first: str) -> dict[str, object]:
-    """In a process of its own: kernels under test elsewhere are interpreted."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-m", "tests.worker.kernels.gpu.kernel_keys", first]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    printed = run_compiling("tests.worker.kernels.gpu.kernel_keys", first)
+    found: dict[str, object] = json.loads(printed.splitlines()[-1])
     return found
 
 

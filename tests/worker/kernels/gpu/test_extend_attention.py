@@ -7,21 +7,20 @@ import torch
 import triton
 import triton.language as tl
 from tests import benchmark_models
-from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
+from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere
+from tests.worker.kernels.gpu.noted_extend import launch_extend
 
 from mizzen_worker.kernels.gpu import extend_attention as module
 from mizzen_worker.kernels.gpu.attention_tile import ScoreRule
 from mizzen_worker.kernels.gpu.claimed_driver import SHARED_MEMORY_BY_CAPABILITY
 from mizzen_worker.kernels.gpu.extend_attention import extend_attention
 from mizzen_worker.kernels.gpu.extend_plan import (
-    ExtendPlan,
     ExtendRows,
     ExtendTile,
     HeadShape,
     choose_tile,
     plan_extend,
 )
-from mizzen_worker.kernels.gpu.launching import shared_memory
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.bfloat16] if torch.cuda.is_available() else [torch.float32]
@@ -247,29 +246,10 @@ def launch_all() -> None:
     ]
     for heads in shapes:
         for page_size in (16, 64):
-            _launch(heads, rule, page_size=page_size)
-    _launch(shapes[0], ScoreRule(scale=0.25, window=4096, soft_cap=50.0), page_size=16)
+            launch_extend(heads, rule, page_size=page_size)
+    launch_extend(shapes[0], ScoreRule(scale=0.25, window=4096, soft_cap=50.0), page_size=16)
     for head_dim in (64, 80, 256):
-        _launch(HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim), rule, page_size=16)
-
-
-def _launch(heads: HeadShape, rule: ScoreRule, *, page_size: int) -> None:
-    cache = empty(1024, heads.num_kv_heads, heads.head_dim)
-    queries = empty(64, heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
-    rows = ExtendRows(
-        page_table=empty(16, 1024, dtype=torch.int32),
-        row_slots=empty(16, dtype=torch.int64),
-        row_starts=empty(17, dtype=torch.int32),
-        row_lengths=empty(16, dtype=torch.int32),
-        page_size=page_size,
-    )
-    plan = ExtendPlan(
-        rows=rows,
-        heads=heads,
-        tile=choose_tile(heads, torch.bfloat16, shared_memory()),
-        tiles=empty(32, 2, dtype=torch.int32),
-    )
-    extend_attention(queries[:, : heads.num_heads], cache, cache, plan, rule)
+        launch_extend(HeadShape(num_heads=8, num_kv_heads=2, head_dim=head_dim), rule, page_size=16)
 
 
 @pytest.mark.slow

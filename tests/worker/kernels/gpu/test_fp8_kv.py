@@ -9,6 +9,7 @@ from tests import benchmark_models
 from tests.benchmark_models import HAVE_HEAD_NORMS
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 from tests.worker.kernels.gpu.exact_fp8 import exact_fp8  # noqa: F401  (a fixture)
+from tests.worker.kernels.gpu.noted_extend import launch_extend
 
 from mizzen_worker.attention.decode_tiles import DecodeWork, decode_tile, shared_tile
 from mizzen_worker.kernels.fp8_matrix import FP8, LARGEST
@@ -21,13 +22,12 @@ from mizzen_worker.kernels.gpu.decode_attention import (
 )
 from mizzen_worker.kernels.gpu.extend_attention import extend_attention
 from mizzen_worker.kernels.gpu.extend_plan import (
-    ExtendPlan,
     ExtendRows,
     HeadShape,
     choose_tile,
     plan_extend,
 )
-from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiprocessors, shared_memory
+from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, num_multiprocessors
 from mizzen_worker.kernels.gpu.rotary_store import RotaryTarget, rotary_store
 from mizzen_worker.kernels.gpu.shared_prefix_attention import SharedTile, shared_prefix_attention
 from mizzen_worker.kernels.gpu.single_row_attention import RowKv, SplitTile, single_row_attention
@@ -306,31 +306,10 @@ def launch_all() -> None:
         )
         for num_rows in (8, 32, 256):
             launch_decode(num_rows, shape)
+    num_heads, num_kv_heads, head_dim = benchmark_models.HEADS[0]
+    heads = HeadShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
     for page_size in (16, 64):
-        launch_extend(page_size, benchmark_models.LLAMA8B)
-
-
-def launch_extend(page_size: int, shape: ModelShape) -> None:
-    """New tokens of some rows behind old ones."""
-    heads = HeadShape(
-        num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim
-    )
-    rows = ExtendRows(
-        page_table=empty(16, 1024, dtype=torch.int32),
-        row_slots=empty(16, dtype=torch.int64),
-        row_starts=empty(17, dtype=torch.int32),
-        row_lengths=empty(16, dtype=torch.int32),
-        page_size=page_size,
-    )
-    plan = ExtendPlan(
-        rows=rows,
-        heads=heads,
-        tile=choose_tile(heads, torch.bfloat16, shared_memory()),
-        tiles=empty(32, 2, dtype=torch.int32),
-    )
-    pool = empty(4096, shape.num_kv_heads, shape.head_dim, dtype=FP8)
-    queries = empty(64, shape.num_heads, shape.head_dim)
-    extend_attention(queries, pool, pool, plan, SCALED)
+        launch_extend(heads, SCALED, page_size=page_size, pool_dtype=FP8)
 
 
 def launch_decode(num_rows: int, shape: ModelShape) -> None:
