@@ -89,11 +89,11 @@ class Session:
         """Give up a rank that is gone or silent, soon; the link is opened again.
 
         Not at once: of a rank that ended, another connection may know first. What it said last is
-        still on its way here, and then this link ends too.
+        still on its way here, and then this link ends too; sooner than anybody waits for its words.
         """
         link = self._links.get(address)
         if link is not None:
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, link.close)
+            asyncio.get_running_loop().call_later(LAST_WORDS_S / 2, link.close)
 
     async def close(self) -> None:
         """Leave every rank: they end what this tokenizer has there."""

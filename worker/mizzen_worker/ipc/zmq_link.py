@@ -87,7 +87,11 @@ class ZmqLink:
         # A socket announces nothing before it was found empty once.
         self._on_readable()
         self._on_monitor()
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError:
+            self.close()
+            raise
 
     def send(self, payload: bytes) -> bool:
         """See ``Link``."""
@@ -168,8 +172,11 @@ class ZmqLink:
 
     def _retry(self) -> None:
         """Connect in place of ZMQ; nothing is queued, since there was no handshake."""
-        self._socket.disconnect(self._address)
-        self._socket.connect(self._address)
+        try:
+            self._socket.disconnect(self._address)
+            self._socket.connect(self._address)
+        except zmq.ZMQError as error:
+            self._lose(str(error))
         self._on_readable()
 
 
