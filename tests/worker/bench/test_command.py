@@ -3,12 +3,16 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.benchmark_models import facts_of
 from tests.worker.model_executor.tiny_models import save_tiny
 
+from mizzen_worker.bench import command
 from mizzen_worker.bench.command import run
+from mizzen_worker.bench.device_use import DeviceUse
+from mizzen_worker.bench.measures import BenchSizes, Row
 from mizzen_worker.bench.report import write_json
 from mizzen_worker.bench.shapes import SHAPES
 
@@ -72,6 +76,8 @@ def test_wrong_arguments_are_told_in_one_sentence(capsys: pytest.CaptureFixture[
         (["serving", "--rate", "nan"], "--rate: 'nan' cannot be used; it must be a number above 0"),
         (["serving", "--rate", "0"], "--rate: '0' cannot be used"),
         (["serving", "--url", "host:1"], "--url: 'host:1' cannot be used; it must be http://"),
+        (["decode", "--rate", "3"], "--rate: 3.0 is for serving alone; leave it out"),
+        (["offline", "--url", "http://a:1"], "--url: http://a:1 is for serving alone"),
         (["decode", "--json", "/"], "--json: '/' cannot be used; it is a folder"),
         (["decode", "--json", "/proc/version/x"], "/proc/version cannot be written; give another"),
         (["decode", "--data-parallel-size", "2"], "--data-parallel-size: 2 ranks do not run in"),
@@ -115,6 +121,32 @@ def test_a_file_that_cannot_be_written_is_one_sentence(
     told = capsys.readouterr().err
     assert "--json: " in told
     assert "Traceback" not in told
+
+
+def test_an_interrupted_run_keeps_the_workloads_that_ended(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(engine: object, sizes: object) -> list[Row]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(command.MEASURES, "decode", interrupted)
+    target = tiny.parent / "numbers.json"
+    given = ["offline", "decode", "--model", str(tiny), *QUICK, "--json", str(target)]
+    assert run(given) == 130
+    assert list(json.loads(target.read_text())["workloads"]) == ["offline"]
+
+
+def test_a_step_of_too_few_tokens_is_not_told() -> None:
+    walls = iter((1.0, 2.0, 1.5))
+    engine = SimpleNamespace(
+        run=lambda *_, **__: SimpleNamespace(
+            wall_s=next(walls), use=DeviceUse(elapsed_s=1.0, power=None, experts=None)
+        )
+    )
+    sizes = BenchSizes(batches=(1,), num_prompt=1, num_new=2, rounds=1)
+    (row,) = command.MEASURES["decode"](engine, sizes)
+    assert math.isnan(row["step ms"])
+    assert math.isnan(row["decode tok/s"])
 
 
 def test_json_has_null_for_what_is_no_number(tmp_path: Path) -> None:

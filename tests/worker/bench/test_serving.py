@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,13 @@ from tests.worker.model_executor.tiny_models import save_tiny
 
 from mizzen_worker.bench.arguments import bench_parser
 from mizzen_worker.bench.command import run, server_flags
-from mizzen_worker.bench.serving import Served, arrival_times, percentile, summarise
+from mizzen_worker.bench.serving import (
+    Served,
+    arrival_times,
+    percentile,
+    served_model,
+    summarise,
+)
 
 
 def test_arrivals_keep_the_rate_and_the_seed() -> None:
@@ -37,6 +45,27 @@ def test_failed_requests_are_counted_and_have_no_latency() -> None:
     served = [Served(first_token_s=0.1, total_s=0.5, gaps=(0.2, 0.2), num_tokens=3)]
     row = summarise(served, num_requests=2, wall_s=0.5, rate=4.0)
     assert (row["failed"], row["output tok/s"], row["TTFT p50 ms"]) == (1, 6.0, 100.0)
+
+
+class _Models(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = b'{"data": [{"id": "theirs"}]}'
+        self.send_response(200 if self.path == "/v1/models" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+def test_a_server_of_others_names_its_model() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Models) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert served_model(url) == "theirs"
+        assert served_model(f"{url}/elsewhere") == ""
+        server.shutdown()
 
 
 @pytest.mark.slow

@@ -23,7 +23,10 @@ SERVING = "serving"
 _DESCRIPTION = (
     "Time the engine in this process, without HTTP and tokenizer: prompts are token ids. Or time\n"
     "a server over HTTP, with requests that arrive at their own pace (serving).\n"
-    f"--model is a folder or file, or a shape with made-up weights: {', '.join(SHAPES)}."
+    f"--model is a folder or file, or a shape with made-up weights: {', '.join(SHAPES)}.\n"
+    "Offline and serving draw prompts of 100 to 1,024 ids and answers of 100 to 1,024 tokens, the\n"
+    "same ones every time. On a GPU rows also tell W, the watts on average, and power-capped, the\n"
+    "share of the time in which the power limit held clocks down."
 )
 _EXAMPLE = "mizzen bench offline decode --model qwen06b --device cuda --json out/qwen06b.json"
 _AT_ONCE = float("inf")
@@ -84,13 +87,18 @@ def bench_sizes(given: argparse.Namespace, engine: EngineOptions) -> BenchSizes:
     )
 
 
-def require_runnable(workloads: Sequence[str], engine: EngineOptions) -> None:
-    """Raise ``ConfigError`` for workloads that cannot run together, or not on these ranks."""
+def require_runnable(given: argparse.Namespace, engine: EngineOptions) -> None:
+    """Raise ``ConfigError`` for workloads that cannot run together, or not as they are wanted."""
+    workloads = given.workloads
     if SERVING in workloads:
         if list(workloads) != [SERVING]:
             message = f"{SERVING} runs alone: the other workloads hold the device in this process"
             raise ConfigError(message)
         return
+    for flag, value, default in (("--url", given.url, None), ("--rate", given.rate, _AT_ONCE)):
+        if value != default:
+            message = f"{flag}: {value} is for {SERVING} alone; leave it out, or give {SERVING}"
+            raise ConfigError(message)
     if engine.data_parallel_size > 1:
         message = (
             f"--data-parallel-size: {engine.data_parallel_size} ranks do not run in this process; "

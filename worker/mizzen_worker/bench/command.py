@@ -19,12 +19,12 @@ from mizzen_worker.bench.arguments import (
     bench_sizes,
     require_runnable,
 )
+from mizzen_worker.bench.device_use import meter_of
 from mizzen_worker.bench.engine import BenchEngine, BenchFailedError, EngineLimits
 from mizzen_worker.bench.measures import MEASURES, Row
-from mizzen_worker.bench.observers import observers_of
 from mizzen_worker.bench.report import facts_of_machine, table, write_json
 from mizzen_worker.bench.server import serve
-from mizzen_worker.bench.serving import ServingLoad, measure_serving
+from mizzen_worker.bench.serving import ServingLoad, measure_serving, served_model
 from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.bench.workloads import BenchRequest, equal_requests, mixed_requests
 from mizzen_worker.config.command_line import parse_command_line
@@ -47,18 +47,17 @@ def run(arguments: Sequence[str]) -> int:
         given, _ = parser.parse_known_args(arguments)
         configuration = parse_command_line(parser, Role.BENCH, arguments)
         engine = configuration.group(EngineOptions)
-        require_runnable(given.workloads, engine)
+        require_runnable(given, engine)
         model = configuration.group(ModelOptions).model
         given.model = given.model or str(model)  # It may stand in the file of --config.
         with _ended_by_sigterm(), _model_folder(model) as (folder, is_shape):
             if is_shape:
                 engine = replace(engine, load_format=_DUMMY)
             if SERVING in given.workloads:
-                document = _measure_server(given, engine, folder, is_shape=is_shape)
+                _keep(given, _measure_server(given, engine, folder, is_shape=is_shape))
             else:
-                document = _measure(given, engine, folder)
-            if given.json is not None:
-                _write(given.json, document)
+                for document in _measure(given, engine, folder):
+                    _keep(given, document)
     except (ConfigError, ModelLoadError, BenchFailedError) as error:
         sys.stderr.write(f"mizzen bench: {error}\n")
         return 1
@@ -83,15 +82,20 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _write(file: Path, document: Mapping[str, object]) -> None:
+def _keep(given: argparse.Namespace, document: Mapping[str, object]) -> None:
+    if given.json is None:
+        return
     try:
-        write_json(file, document)
+        write_json(given.json, document)
     except OSError as error:
-        message = f"--json: {file} cannot be written: {error.strerror}; give another file"
+        message = f"--json: {given.json} cannot be written: {error.strerror}; give another file"
         raise BenchFailedError(message) from error
 
 
-def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> dict[str, object]:
+def _measure(
+    given: argparse.Namespace, engine: EngineOptions, model: Path
+) -> Iterator[dict[str, object]]:
+    """What is known after each workload: an interrupted run keeps those that ended."""
     sizes = bench_sizes(given, engine)
     started = time.perf_counter()
     tally = ExpertTally()
@@ -110,7 +114,7 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
             decode_patience_s=engine.decode_patience_s,
             is_overlapped=is_overlapped(engine),
         ),
-        observers_of(engine.device, tally),
+        meter_of(engine.device, tally),
     )
     # As a server does: a collection would stop the loop for what lives as long as the process.
     gc.collect()
@@ -121,14 +125,14 @@ def _measure(given: argparse.Namespace, engine: EngineOptions, model: Path) -> d
         rows_by_workload[workload] = rows
         sys.stdout.write(f"{workload}:\n{table(rows)}\n")
         sys.stdout.flush()
-    return {
-        "model": str(given.model),
-        "machine": facts_of_machine(engine.device),
-        "load_s": load_s,
-        "load_phases": dict(phases),
-        "rounds": given.rounds,
-        "workloads": rows_by_workload,
-    }
+        yield {
+            "model": str(given.model),
+            "machine": facts_of_machine(engine.device),
+            "load_s": load_s,
+            "load_phases": dict(phases),
+            "rounds": given.rounds,
+            "workloads": rows_by_workload,
+        }
 
 
 def _measure_server(
@@ -136,13 +140,15 @@ def _measure_server(
 ) -> dict[str, object]:
     requests = mixed_requests(given.requests)
     if given.url is not None:
-        rows = [_measure_load(given, requests, given.url.rstrip("/"))]
+        url = given.url.rstrip("/")
+        rows, name = [_measure_load(given, requests, url)], served_model(url)
     else:
+        name = str(given.model)
         with serve(server_flags(given, model, is_shape=is_shape)) as url:
             rows = [_measure_load(given, requests, url)]
     sys.stdout.write(f"{SERVING}:\n{table(rows)}\n")
     return {
-        "model": str(given.model),
+        "model": name,
         # Of another's server it is unknown; what is told is where this client ran.
         "machine": facts_of_machine(engine.device if given.url is None else "cpu"),
         "url": given.url,

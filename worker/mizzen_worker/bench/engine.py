@@ -7,10 +7,10 @@ own; the runner, its weights and graphs stay.
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mizzen_worker.bench.observers import Observer, Observers
+from mizzen_worker.bench.device_use import DeviceMeter, DeviceUse
 from mizzen_worker.bench.progress import Progress
 from mizzen_worker.bench.workloads import HIGHEST_ID, BenchRequest
 from mizzen_worker.contracts.batch import Runner
@@ -25,6 +25,7 @@ from mizzen_worker.contracts.messages import (
     ToWorker,
 )
 from mizzen_worker.contracts.request import FinishKind, SamplingParams
+from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.settings import SchedulerSettings
 from mizzen_worker.scheduler.step_mix import MixRule
@@ -58,8 +59,7 @@ class RunResult:
     num_generated: int
     num_steps: int
     num_retractions: int
-    observed: Mapping[str, float]
-    """By the name of a column."""
+    use: DeviceUse
 
 
 class _Inbox:
@@ -89,11 +89,11 @@ class BenchEngine:
     """Runs workloads, one after the other."""
 
     def __init__(
-        self, runner: Runner, limits: EngineLimits, observer: Observer | None = None
+        self, runner: Runner, limits: EngineLimits, meter: DeviceMeter | None = None
     ) -> None:
         self._runner = runner
         self._limits = limits
-        self._observer = observer or Observers(())
+        self._meter = meter or DeviceMeter(ExpertTally(), None)
 
     def run(
         self, requests: Sequence[BenchRequest], *, temperature: float = 0.0, title: str = ""
@@ -110,7 +110,7 @@ class BenchEngine:
         attach = Attach(wire_version=WIRE_VERSION, instance_id=InstanceId("bench"), credit=10**9)
         inbox.waiting.append((_PEER, attach))
         submits = [_submit(index, request, temperature) for index, request in enumerate(requests)]
-        self._observer.begin()
+        self._meter.begin()
         started = time.perf_counter()
         inbox.waiting.extend((_PEER, submit) for submit in submits)
         num_done, progress = 0, Progress(title, len(requests))
@@ -121,7 +121,7 @@ class BenchEngine:
             num_done += num_finished
             progress.count(num_finished)
         wall_s = time.perf_counter() - started
-        observed = self._observer.end()
+        use = self._meter.end()
         counters = loop.counters
         expected = sum(request.num_new for request in requests)
         if counters.generated_tokens != expected:
@@ -134,7 +134,7 @@ class BenchEngine:
             num_generated=counters.generated_tokens,
             num_steps=counters.steps,
             num_retractions=counters.retractions,
-            observed=observed,
+            use=use,
         )
 
     def _require_room(self, requests: Sequence[BenchRequest]) -> None:

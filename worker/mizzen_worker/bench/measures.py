@@ -1,8 +1,10 @@
 """Owns the benchmarks: which workloads each runs, and what its rows say; prints nothing."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mizzen_worker.bench.device_use import use_columns
 from mizzen_worker.bench.engine import BenchEngine, RunResult
 from mizzen_worker.bench.workloads import (
     BenchRequest,
@@ -54,7 +56,7 @@ def measure_offline(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
             "output tok/s": result.num_generated / result.wall_s,
             "steps": result.num_steps,
             "retractions": result.num_retractions,
-            **result.observed,
+            **_used(results),
         }
     ]
 
@@ -72,9 +74,10 @@ def _measure_batch(engine: BenchEngine, sizes: BenchSizes, batch: int) -> Row:
         engine.run(fresh(sizes.num_new), title=f"decode, batch {batch}")
         for _ in range(sizes.rounds)
     ]
-    whole = _median(wholes)
-    first_s = _median(firsts).wall_s
-    step_s = (whole.wall_s - first_s) / max(1, sizes.num_new - 1)
+    first_s, whole_s = _median(firsts).wall_s, _median(wholes).wall_s
+    step_s = (whole_s - first_s) / max(1, sizes.num_new - 1)
+    if step_s <= 0:
+        step_s = math.nan  # So few tokens say nothing.
     return {
         "batch": batch,
         "prompt": sizes.num_prompt,
@@ -82,7 +85,7 @@ def _measure_batch(engine: BenchEngine, sizes: BenchSizes, batch: int) -> Row:
         "TTFT ms": first_s * 1e3,
         "step ms": step_s * 1e3,
         "decode tok/s": batch / step_s,
-        **whole.observed,
+        **_used(wholes),
     }
 
 
@@ -90,14 +93,15 @@ def measure_prefill(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
     """Long prompts with one output token each: input tokens per second."""
     fresh = _fresh_prompts(sizes.num_prefills, sizes.prefill_length)
     engine.run(fresh(1))
-    result = _median([engine.run(fresh(1), title="prefill") for _ in range(sizes.rounds)])
+    results = [engine.run(fresh(1), title="prefill") for _ in range(sizes.rounds)]
+    result = _median(results)
     return [
         {
             "prompts": sizes.num_prefills,
             "length": sizes.prefill_length,
             "wall s": result.wall_s,
             "input tok/s": result.num_prompt / result.wall_s,
-            **result.observed,
+            **_used(results),
         }
     ]
 
@@ -109,9 +113,8 @@ def measure_prefix(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
         requests = prefix_requests(sizes.prefix, is_shuffled=is_shuffled)
         engine.run(requests)
         order = "shuffled" if is_shuffled else "groups"
-        result = _median(
-            [engine.run(requests, title=f"prefix, {order}") for _ in range(sizes.rounds)]
-        )
+        results = [engine.run(requests, title=f"prefix, {order}") for _ in range(sizes.rounds)]
+        result = _median(results)
         rows.append(
             {
                 "order": order,
@@ -119,7 +122,7 @@ def measure_prefix(engine: BenchEngine, sizes: BenchSizes) -> list[Row]:
                 "wall s": result.wall_s,
                 "hit rate": result.num_cached / result.num_prompt,
                 "best hit rate": sizes.prefix.best_hit_rate,
-                **result.observed,
+                **_used(results),
             }
         )
     return rows
@@ -149,3 +152,7 @@ def _fresh_prompts(count: int, num_prompt: int) -> Callable[[int], Sequence[Benc
 def _median(results: Sequence[RunResult]) -> RunResult:
     """The run of median wall time (the lower one of an even count)."""
     return sorted(results, key=lambda result: result.wall_s)[(len(results) - 1) // 2]
+
+
+def _used(results: Sequence[RunResult]) -> Row:
+    return use_columns([result.use for result in results])

@@ -50,5 +50,7 @@ def _finite(found: object) -> object:
 
 def _text(value: str | float) -> str:
     if isinstance(value, float):
+        if math.isnan(value):
+            return "-"
         return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.0f}"
     return str(value)

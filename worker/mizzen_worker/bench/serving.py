@@ -65,6 +65,15 @@ def measure_serving(requests: Sequence[BenchRequest], load: ServingLoad) -> Row:
     return summarise(served, num_requests=len(requests), wall_s=wall_s, rate=load.rate)
 
 
+def served_model(url: str) -> str:
+    """What a server calls its model; empty where it does not say."""
+    try:
+        found = httpx.get(f"{url}/v1/models", trust_env=False).raise_for_status().json()
+        return str(found["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return ""
+
+
 def summarise(served: Sequence[Served], *, num_requests: int, wall_s: float, rate: float) -> Row:
     """Rates over the wall time, and percentiles of the latencies in milliseconds."""
     firsts = [one.first_token_s for one in served]

@@ -83,7 +83,7 @@ def load_gpu_model(
     progress: ProgressCallback,
     tally: ExpertTally | None = None,
 ) -> GpuModel:
-    """Read the weights of a model that the kernels serve; ``tally`` counts experts."""
+    """Read the weights of a model that the kernels serve; ``tally`` counts any experts."""
     facts = checkpoint.facts
     weights = checkpoint.open_weights(progress)
     model = build_model(facts, weights.source, prepare)
@@ -94,7 +94,7 @@ def load_gpu_model(
         head_dim=facts.shape.head_dim,
         eps=facts.rms_norm_eps,
         table=rotary_table(facts.rotary, context_length).to(prepare.device),
-        expert_counts=None if tally is None else tally.begin(prepare.device),
+        expert_counts=tally.begin(prepare.device) if tally and facts.shape.experts else None,
     )
     return GpuModel(model=model, settings=settings)
 

@@ -18,10 +18,10 @@ class ExpertTally:
         self._counts = torch.zeros(2, dtype=torch.int32, device=device)
         return self._counts
 
-    def take(self) -> float | None:
-        """Experts per layer and step since the last call; None where none was counted. Waits."""
+    def take(self) -> tuple[int, int] | None:
+        """Experts read, and layers that did, since the last call; waits. None before ``begin``."""
         if self._counts is None:
             return None
         experts, layers = self._counts.tolist()
         self._counts.zero_()
-        return experts / layers if layers else None
+        return experts, layers
