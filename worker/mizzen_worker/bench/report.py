@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import platform
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
@@ -25,7 +27,13 @@ def table(rows: Sequence[Row]) -> str:
 
 def facts_of_machine(device: str) -> Mapping[str, str]:
     """What a reader must know to compare numbers."""
-    facts = {"python": platform.python_version(), "torch": torch.__version__, "device": device}
+    facts = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "load": f"{os.getloadavg()[0]:.1f}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": device,
+    }
     if device.startswith("cuda"):
         facts["gpu"] = torch.cuda.get_device_name(torch.device(device))
         facts["cuda"] = torch.version.cuda or ""
