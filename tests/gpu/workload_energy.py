@@ -1,9 +1,9 @@
 """Owns the least energy that the benchmarks' workloads take, from what a byte and a product take.
 
 Pure. Every engine has to read the weights at each step and each row's keys and values for each new
-token, and to multiply each token with each matrix: ``Work`` counts just that. The time is the energy
-over the watts that the power limit leaves beside idle ones: an estimate, for what a byte costs
-falls a little with the clock.
+token, and to multiply each token with each matrix: ``Work`` counts just that. The time is energy
+over the watts that the power limit leaves beside idle ones: an estimate, for what a byte or an
+operation costs falls a little with the clock.
 """
 
 from collections.abc import Sequence
