@@ -1,7 +1,11 @@
 """``mizzen bench`` end to end on a tiny model on the CPU: rows, file, messages."""
 
+import asyncio
+import contextlib
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,6 +138,18 @@ def test_an_interrupted_run_keeps_the_workloads_that_ended(
     given = ["offline", "decode", "--model", str(tiny), *QUICK, "--json", str(target)]
     assert run(given) == 130
     assert list(json.loads(target.read_text())["workloads"]) == ["offline"]
+
+
+def test_an_interrupt_is_heard_where_cancellations_are_not() -> None:
+    async def deaf() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(5)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), command.ended_by_signals():
+        asyncio.run(deaf())
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_step_of_too_few_tokens_is_not_told() -> None:

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         require_runnable(given, engine)
         model = configuration.group(ModelOptions).model
         given.model = given.model or str(model)  # It may stand in the file of --config.
-        with _ended_by_sigterm(), _model_folder(model) as (folder, is_shape):
+        with ended_by_signals(), _model_folder(model) as (folder, is_shape):
             if is_shape:
                 engine = replace(engine, load_format=_DUMMY)
             if SERVING in given.workloads:
@@ -68,18 +68,28 @@ def run(arguments: Sequence[str]) -> int:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind as an error does, so that folders and servers of this run go with it."""
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT unwind as errors do, so that folders and servers of this run go too.
 
-    def unwind(number: int, frame: FrameType | None) -> None:
+    SIGINT explicitly: asyncio puts a handler of its own in place of Python's, which only asks the
+    running task to end, and whoever takes that for a cancellation of its own loses it.
+    """
+
+    def terminate(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise SystemExit(_STATUS_TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, unwind)
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    handlers = {signal.SIGTERM: terminate, signal.SIGINT: interrupt}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _keep(given: argparse.Namespace, document: Mapping[str, object]) -> None:
