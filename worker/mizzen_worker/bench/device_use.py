@@ -99,21 +99,34 @@ class DeviceMeter:
 
 def use_columns(uses: Sequence[DeviceUse]) -> Mapping[str, float]:
     """Of a row's runs together, by the name of a table's column; NaN: too little to tell."""
+    use = _together(uses)
     columns: dict[str, float] = {}
-    elapsed_s = sum(use.elapsed_s for use in uses)
-    powers = [use.power for use in uses if use.power is not None]
-    if powers:
-        is_told = elapsed_s >= _LEAST_S
-        watts = sum(power.joules for power in powers) / elapsed_s
-        share = sum(power.capped_s for power in powers) / elapsed_s
-        columns["W"] = watts if is_told else math.nan
-        columns["power-capped"] = share if is_told else math.nan
-    experts = [use.experts for use in uses if use.experts is not None]
-    if experts:
-        num_layers = sum(layers for _, layers in experts)
-        num_experts = sum(count for count, _ in experts)
+    if use.power is not None:
+        is_told = use.elapsed_s >= _LEAST_S
+        columns["W"] = use.watts if is_told else math.nan
+        columns["power-capped"] = use.capped_share if is_told else math.nan
+    if use.experts is not None:
+        num_experts, num_layers = use.experts
         columns["experts/step"] = num_experts / num_layers if num_layers else math.nan
     return columns
+
+
+def _together(uses: Sequence[DeviceUse]) -> DeviceUse:
+    """Several uses of one device as one."""
+    powers = [use.power for use in uses if use.power is not None]
+    experts = [use.experts for use in uses if use.experts is not None]
+    return DeviceUse(
+        elapsed_s=sum(use.elapsed_s for use in uses),
+        power=PowerCounts(
+            joules=sum(power.joules for power in powers),
+            capped_s=sum(power.capped_s for power in powers),
+        )
+        if powers
+        else None,
+        experts=(sum(count for count, _ in experts), sum(layers for _, layers in experts))
+        if experts
+        else None,
+    )
 
 
 class _ViolationTime(ctypes.Structure):
