@@ -99,6 +99,8 @@ def failed_tests(log: str) -> list[str]:
 def check() -> int:
     """Run every quick check side by side, with short searches in random tests."""
     os.environ["MIZZEN_TEST_SCALE"] = "check"
+    # Two workers share the cores with the linters: threads of one test would wait for another's.
+    os.environ["OMP_NUM_THREADS"] = "1"
     steps = (
         _tool("format", "ruff", "format", "--check", "."),
         _tool("lint", "ruff", "check", "."),

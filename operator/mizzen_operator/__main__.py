@@ -2,6 +2,8 @@
 
 import sys
 
-from mizzen_operator.cli import main
+from mizzen_operator import cli
+from mizzen_operator.prove_upgrade import prove_upgrade_verb
+from mizzen_operator.support import verbs
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(cli.main(sys.argv[1:], {**cli.VERBS, "prove-upgrade": prove_upgrade_verb, **verbs.VERBS}))

@@ -5,7 +5,7 @@ the event loop hangs.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -27,6 +27,8 @@ class Facts:
     """Every kind was listed at least once."""
     stale_kinds: tuple[str, ...]
     """Kinds of which two LISTs in a row are missing."""
+    silent_watches: Mapping[str, float]
+    """Kinds whose watch brought nothing for too long, not even an end; seconds."""
     queue_stall_s: float
     """Since any reconcile began or ended, while there is work."""
     expectation_age_s: float
@@ -42,6 +44,10 @@ def liveness_problems(facts: Facts) -> list[str]:
         if facts.stale_kinds:
             kinds = ", ".join(facts.stale_kinds)
             problems.append(f"two LISTs in a row are missing of: {kinds}")
+        problems += (
+            f"the watch of {kind} has been silent for {silence_s:.0f} s"
+            for kind, silence_s in sorted(facts.silent_watches.items())
+        )
         if facts.queue_stall_s > MAX_QUEUE_STALL_S:
             problems.append(f"no reconcile began or ended for {facts.queue_stall_s:.0f} s")
     return problems

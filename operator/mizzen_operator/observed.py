@@ -3,10 +3,25 @@
 Does not own how it is filled (``store`` and the watch do that) nor any decision about it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
+
+from mizzen_operator.container_states import (
+    first_waiting,
+    last_end,
+    last_exit,
+    last_failure,
+    last_start,
+    moment_of,
+    own_and_others,
+    waiting_state,
+)
+from mizzen_operator.errors import NAME_CONFLICT
+from mizzen_operator.route_answers import ParentAnswer
+from mizzen_operator.worker_contract import CONTAINER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,8 @@ class Child:
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     created_at: datetime | None = None
+    ends_at: datetime | None = None
+    """When what is being deleted should be gone; of a pod the end of its grace period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +64,8 @@ class StatefulSetFacts:
     ready_replicas: int
     update_revision: str
     """``status.updateRevision``: the controller-revision-hash of the current template."""
+    template_annotations: Mapping[str, str] = field(default_factory=dict)
+    """Annotations that new pods get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +78,8 @@ class DeploymentFacts:
     updated_replicas: int
     is_observed: bool
     """The Deployment controller has seen the current generation."""
+    replica_failure: str = ""
+    """Why its controller cannot make pods; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +89,26 @@ class ServiceFacts:
     child: Child
     type: str = "ClusterIP"
     ingress_addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionFacts:
+    """A ControllerRevision of ours: what the pods of one revision are rendered from."""
+
+    child: Child
+    number: int
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleScalerFacts:
+    """An InferenceRoleScaler of ours, whoever wrote its scale."""
+
+    child: Child
+    generation: int
+    replicas: int
+    status: Mapping[str, Any]
+    """As last written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +124,69 @@ class PodFacts:
     """Reason of the first container that waits, such as CrashLoopBackOff; empty otherwise."""
     waiting_message: str
     restarts: int
+    """Of our own container."""
     last_exit: str
-    """Reason and exit code of the container's last end; empty if it never ended."""
+    """How our container, or another one that failed, ended last; empty if none did."""
     node_name: str
     started_at: datetime | None = None
-    """When its youngest container began to run."""
+    """When our own container began to run."""
+    has_started: bool = False
+    """Every container runs and its startup probe has succeeded."""
+    ready_changed_at: datetime | None = None
+    """When it became ready, or stopped being so."""
+    end_grace_s: int | None = None
+    """Seconds that its end was granted; 0 if it was deleted by force; None if it is not ending."""
+    is_held: bool = False
+    """It has finalizers: somebody else keeps the object, whatever became of its containers."""
+    unreachable_since: datetime | None = None
+    """When it was marked not ready because its node stopped answering; None if it was not."""
+    end_message: str = ""
+    """Termination message of our container's last end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimFacts:
-    """A user's PersistentVolumeClaim."""
+    """A PersistentVolumeClaim, a user's or our own."""
 
     name: str
     phase: str
     access_modes: tuple[str, ...]
+    storage_class: str = ""
+    """Empty if it names none and the cluster has no default."""
+    requested: str = ""
+    """Quantity of storage that it asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnClaimFacts:
+    """A claim that we made for fetched weights."""
+
+    child: Child
+    claim: ClaimFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """A Job that fetches weights."""
+
+    child: Child
+    is_complete: bool
+    is_failed: bool
+    """It makes no more pods: the back-off is used up, or a pod said that trying is no use."""
+    failure: str
+    """The Job controller's sentence about that; empty unless failed."""
+    num_failed: int
+    """Pods that ended in failure."""
+
+
+class Lack(StrEnum):
+    """Why the operator does without an optional kind of object; the value is a reason."""
+
+    NOT_INSTALLED = "ApiNotInstalled"
+    NOT_ALLOWED = "NotAllowed"
+    NO_ANSWER = "NoAnswer"
+    NAME_TAKEN = NAME_CONFLICT
+    """Known of one service: the name that its object needs is that of somebody else's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +203,19 @@ class Observed:
     stateful_sets: tuple[StatefulSetFacts, ...] = ()
     deployments: tuple[DeploymentFacts, ...] = ()
     services: tuple[ServiceFacts, ...] = ()
+    revisions: tuple[RevisionFacts, ...] = ()
+    role_scalers: tuple[RoleScalerFacts, ...] = ()
     pods: tuple[PodFacts, ...] = ()
+    own_claims: tuple[OwnClaimFacts, ...] = ()
+    jobs: tuple[JobFacts, ...] = ()
     claims: tuple[ClaimFacts, ...] = ()
+    """Users' claims."""
     claims_known: bool = False
     """Claims were looked at: one that is not in ``claims`` does not exist."""
+    route_answers: Mapping[tuple[str, str], tuple[ParentAnswer, ...]] = field(default_factory=dict)
+    """What Gateways' controllers say of routes and pools with our label, by kind and name."""
+    lacking: Mapping[str, Lack] = field(default_factory=dict)
+    """Optional kinds that this cluster does not have for us, by name."""
 
     def owns(self, child: Child) -> bool:
         """Whether the service is the object's controller; a label or a name proves nothing."""
@@ -143,7 +242,8 @@ def child_of(obj: Mapping[str, Any]) -> Child:
         labels=meta.get("labels") or {},
         annotations=meta.get("annotations") or {},
         deleting="deletionTimestamp" in meta,
-        created_at=_moment(meta.get("creationTimestamp")),
+        created_at=moment_of(meta.get("creationTimestamp")),
+        ends_at=moment_of(meta.get("deletionTimestamp")),
     )
 
 
@@ -168,6 +268,7 @@ def stateful_set_of(obj: Mapping[str, Any]) -> StatefulSetFacts:
         replicas=obj["spec"].get("replicas", 1),
         ready_replicas=status.get("readyReplicas", 0),
         update_revision=status.get("updateRevision", ""),
+        template_annotations=_template_annotations(obj["spec"]),
     )
 
 
@@ -180,6 +281,7 @@ def deployment_of(obj: Mapping[str, Any]) -> DeploymentFacts:
         ready_replicas=status.get("readyReplicas", 0),
         updated_replicas=status.get("updatedReplicas", 0),
         is_observed=status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0),
+        replica_failure=_message_while(status, "ReplicaFailure", "True"),
     )
 
 
@@ -194,26 +296,49 @@ def service_facts_of(obj: Mapping[str, Any]) -> ServiceFacts:
     )
 
 
+def revision_facts_of(obj: Mapping[str, Any]) -> RevisionFacts:
+    """Facts of an ``apps/v1`` ControllerRevision."""
+    return RevisionFacts(
+        child=child_of(obj), number=obj.get("revision", 0), data=obj.get("data") or {}
+    )
+
+
+def role_scaler_of(obj: Mapping[str, Any]) -> RoleScalerFacts:
+    """Facts of an InferenceRoleScaler."""
+    return RoleScalerFacts(
+        child=child_of(obj),
+        generation=obj["metadata"].get("generation", 0),
+        replicas=obj["spec"]["replicas"],
+        status=obj.get("status") or {},
+    )
+
+
 def pod_of(obj: Mapping[str, Any]) -> PodFacts:
     """Facts of a ``v1`` Pod."""
     status = obj.get("status") or {}
     by_type = {item["type"]: item for item in status.get("conditions") or ()}
-    scheduled = by_type.get("PodScheduled", {})
     containers = status.get("containerStatuses") or ()
-    waiting = _first_waiting(containers)
+    # Others are those of a pod template: of the pod, but not of what it serves.
+    own, others = own_and_others(status, CONTAINER)
+    waiting = waiting_state(waits := first_waiting([*others, *own]))
+    whose = f"container {waits['name']}: " if waits in others else ""
     return PodFacts(
         child=child_of(obj),
         phase=status.get("phase", "Pending"),
         is_ready=by_type.get("Ready", {}).get("status") == "True",
-        unschedulable_message=(
-            scheduled.get("message", "") if scheduled.get("status") == "False" else ""
-        ),
+        unschedulable_message=_message_while(status, "PodScheduled", "False"),
         waiting_reason=waiting.get("reason", ""),
-        waiting_message=waiting.get("message", ""),
-        restarts=sum(item.get("restartCount", 0) for item in containers),
-        last_exit=_last_exit(containers),
+        waiting_message=f"{whose}{waiting.get('message', '')}",
+        restarts=sum(item.get("restartCount", 0) for item in own),
+        last_exit=last_failure([waits]) if whose else last_exit(own) or last_failure(others),
         node_name=(obj.get("spec") or {}).get("nodeName", ""),
-        started_at=_last_start(containers),
+        started_at=last_start(own),
+        has_started=bool(containers) and all(item.get("started") for item in containers),
+        ready_changed_at=moment_of(by_type.get("Ready", {}).get("lastTransitionTime")),
+        end_grace_s=obj["metadata"].get("deletionGracePeriodSeconds"),
+        is_held=bool(obj["metadata"].get("finalizers")),
+        unreachable_since=_unreachable_since(by_type),
+        end_message=last_end(own).get("message", ""),
     )
 
 
@@ -223,31 +348,52 @@ def claim_of(obj: Mapping[str, Any]) -> ClaimFacts:
         name=obj["metadata"]["name"],
         phase=(obj.get("status") or {}).get("phase", "Pending"),
         access_modes=tuple(obj["spec"].get("accessModes") or ()),
+        storage_class=obj["spec"].get("storageClassName") or "",
+        requested=((obj["spec"].get("resources") or {}).get("requests") or {}).get("storage", ""),
     )
 
 
-def _first_waiting(containers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    for item in containers:
-        waiting = (item.get("state") or {}).get("waiting")
-        if waiting:
-            return dict(waiting)
-    return {}
+def own_claim_of(obj: Mapping[str, Any]) -> OwnClaimFacts:
+    """Facts of a claim of ours."""
+    return OwnClaimFacts(child=child_of(obj), claim=claim_of(obj))
 
 
-def _last_start(containers: Sequence[Mapping[str, Any]]) -> datetime | None:
-    running = [(item.get("state") or {}).get("running") or {} for item in containers]
-    moments = [_moment(state.get("startedAt")) for state in running]
-    return max((moment for moment in moments if moment is not None), default=None)
+def job_of(obj: Mapping[str, Any]) -> JobFacts:
+    """Facts of a ``batch/v1`` Job."""
+    status = obj.get("status") or {}
+    true = {
+        item["type"]: item
+        for item in status.get("conditions") or ()
+        if item.get("status") == "True"
+    }
+    failed = true.get("Failed", {})
+    return JobFacts(
+        child=child_of(obj),
+        is_complete="Complete" in true,
+        is_failed="Failed" in true,
+        failure=f"{failed.get('reason', '')}: {failed.get('message', '')}" if failed else "",
+        num_failed=status.get("failed", 0),
+    )
 
 
-def _last_exit(containers: Sequence[Mapping[str, Any]]) -> str:
-    for item in containers:
-        for state in (item.get("state") or {}, item.get("lastState") or {}):
-            ended = state.get("terminated")
-            if ended:
-                return f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode', '?')}"
-    return ""
+def _message_while(status: Mapping[str, Any], kind: str, truth: str) -> str:
+    """Message of a condition while it has this status; empty otherwise."""
+    found = (item for item in status.get("conditions") or () if item["type"] == kind)
+    return next((item.get("message", "") for item in found if item["status"] == truth), "")
 
 
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+def _unreachable_since(by_type: Mapping[str, Mapping[str, Any]]) -> datetime | None:
+    """Nodes may not be read, but a pod tells of its own one.
+
+    A kubelet reports Ready and ContainersReady alike (we have no readiness gates). Only the node
+    controller sets Ready by itself: to False, on every pod of a node that stopped answering.
+    """
+    ready, containers = by_type.get("Ready", {}), by_type.get("ContainersReady", {})
+    if ready.get("status") == "False" and containers.get("status") == "True":
+        return moment_of(ready.get("lastTransitionTime"))
+    return None
+
+
+def _template_annotations(spec: Mapping[str, Any]) -> Mapping[str, str]:
+    metadata = (spec.get("template") or {}).get("metadata") or {}
+    return metadata.get("annotations") or {}

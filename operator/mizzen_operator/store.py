@@ -7,20 +7,25 @@ was gone after it; what an own write returned is visible at once (so a reconcile
 writes), and stays an open expectation until the watch or a LIST has shown it.
 """
 
+import json
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NewType
 
+from mizzen_operator.observed import Lack
 from mizzen_operator.render.kinds import CHILD_KINDS
 from mizzen_operator.render.labels import SERVICE_UID
 from mizzen_operator.spec.model import API_VERSION, KIND, PLURAL
+from mizzen_operator.spec.scaler_crd import SCALER_KIND
 
 Manifest = Mapping[str, Any]
 ServiceUid = NewType("ServiceUid", str)
 ObjectUid = NewType("ObjectUid", str)
 
 MAX_TOMBSTONES = 20_000
+_MANAGED_FIELDS = "managedFields"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +57,32 @@ class ResourceKind:
 SERVICE_KIND = ResourceKind(api_version=API_VERSION, kind=KIND, plural=PLURAL)
 POD = ResourceKind(api_version="v1", kind="Pod", plural="pods")
 SECRET = ResourceKind(api_version="v1", kind="Secret", plural="secrets")
-CLAIM = ResourceKind(
-    api_version="v1", kind="PersistentVolumeClaim", plural="persistentvolumeclaims"
-)
-"""Users' objects: read one at a time, never watched."""
 
-OWNED_KINDS = tuple(
-    ResourceKind(api_version=child.api_version, kind=child.kind, plural=child.plural)
+_KIND_BY_CHILD = {
+    child: ResourceKind(api_version=child.api_version, kind=child.kind, plural=child.plural)
     for child in CHILD_KINDS
-)
+}
+OWNED_KINDS = tuple(_KIND_BY_CHILD.values())
 """Kinds that we create, read back and delete. The Secret is created too, but never read."""
-WATCHED_KINDS = (SERVICE_KIND, *OWNED_KINDS, POD)
-_KIND_BY_NAME = {(kind.api_version, kind.kind): kind for kind in WATCHED_KINDS}
-CHILD_SELECTOR = SERVICE_UID
-"""Label selector of everything watched except the services: the label exists."""
+OPTIONAL_KINDS = tuple(kind for child, kind in _KIND_BY_CHILD.items() if child.is_optional)
+"""Those of them that the cluster may not have for us: listed, not watched."""
+WATCHED_KINDS = (SERVICE_KIND, *(kind for kind in OWNED_KINDS if kind not in OPTIONAL_KINDS), POD)
+LISTED_KINDS = (*WATCHED_KINDS, *OPTIONAL_KINDS)
+_KIND_BY_NAME = {(kind.api_version, kind.kind): kind for kind in LISTED_KINDS}
+_OTHERS_HISTORY = "controller.kubernetes.io/hash"
+CHILD_SELECTOR = f"{SERVICE_UID},!{_OTHERS_HISTORY}"
+"""Label selector of everything listed except the services: our label exists.
+
+The history that Kubernetes keeps of each StatefulSet bears its pods' labels, ours among them, and
+one of its own: left out, for it is as large as all else together."""
+
+
+CONTROLLER_REVISION = _KIND_BY_NAME["apps/v1", "ControllerRevision"]
+"""Where the revisions of a service are stored."""
+CLAIM = _KIND_BY_NAME["v1", "PersistentVolumeClaim"]
+"""Ours hold fetched weights. Users' bear no label of ours: read one at a time, not watched."""
+ROLE_SCALER = _KIND_BY_NAME[API_VERSION, SCALER_KIND]
+"""What the roles of a service are scaled by."""
 
 
 def kind_named(api_version: str, kind: str) -> ResourceKind:
@@ -85,6 +102,16 @@ class ObjectRef:
         return f"{self.kind.kind} {self.namespace}/{self.name}"
 
 
+def ref_of(rendered: Manifest) -> ObjectRef:
+    """Where a rendered object belongs."""
+    metadata = rendered["metadata"]
+    return ObjectRef(
+        kind=kind_named(rendered["apiVersion"], rendered["kind"]),
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
     """One object as last seen."""
@@ -96,6 +123,15 @@ class StoredObject:
     resource_version: int
     service_uid: ServiceUid | None
     manifest: Manifest
+    """Without `managedFields`."""
+    packed_managed_fields: bytes = b""
+    """As JSON: unpacked they are most of an object's size, and asked for only before an apply."""
+
+    @property
+    def managed_fields(self) -> list[dict[str, Any]]:
+        """Which fields were written by whom; unpacked at each call."""
+        entries: list[dict[str, Any]] = json.loads(self.packed_managed_fields or b"[]")
+        return entries
 
     @property
     def ref(self) -> ObjectRef:
@@ -139,12 +175,38 @@ def stored_object(kind: ResourceKind, manifest: Manifest) -> StoredObject:
         name=metadata["name"],
         resource_version=int(metadata["resourceVersion"]),
         service_uid=service_uid,
-        manifest=manifest,
+        manifest={
+            **manifest,
+            "metadata": {key: metadata[key] for key in metadata if key != _MANAGED_FIELDS},
+        },
+        packed_managed_fields=json.dumps(metadata.get(_MANAGED_FIELDS) or []).encode(),
     )
 
 
+def kept(seen: StoredObject) -> StoredObject:
+    """What is worth its memory, in a fleet of thousands, of an object; pure.
+
+    Nobody compares a pod with what was rendered: of its spec only single values stay, such as its
+    node. Equal texts of different objects become one.
+    """
+    manifest, packed = seen.manifest, seen.packed_managed_fields
+    if seen.kind == POD:
+        spec = manifest.get("spec") or {}
+        values = {key: spec[key] for key in spec if not isinstance(spec[key], dict | list)}
+        manifest, packed = {**manifest, "spec": values}, b""
+    return replace(seen, manifest=_with_shared_texts(manifest), packed_managed_fields=packed)
+
+
+def _with_shared_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {sys.intern(key): _with_shared_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_shared_texts(item) for item in value]
+    return sys.intern(value) if type(value) is str else value
+
+
 class Store:
-    """The newest known object per UID of every watched kind; used from one event loop only.
+    """The newest known object per UID of every listed kind; used from one event loop only.
 
     Probes ask from other threads, of counts, freshness and expectations alone.
     """
@@ -156,6 +218,7 @@ class Store:
         self._tombstones: OrderedDict[ObjectUid, int] = OrderedDict()
         self._listed_at_s: dict[ResourceKind, float] = {}
         self._expectations: dict[ObjectUid, tuple[int, float]] = {}
+        self._lacking: dict[ResourceKind, Lack] = {}
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -181,18 +244,32 @@ class Store:
         return known
 
     def wrote(self, written: StoredObject, *, now_s: float) -> None:
-        """An own write returned this: visible at once, expected from the watch."""
+        """An own write returned this: visible at once, expected from the watch if there is one."""
         known = self._object_by_uid.get(written.uid)
         if known is not None and known.resource_version >= written.resource_version:
             return
-        if self._put(written):
+        if self._put(written) and written.kind not in OPTIONAL_KINDS:
             self._expectations[written.uid] = (written.resource_version, now_s)
 
     def listed(self, kind: ResourceKind, *, now_s: float) -> None:
         """A LIST of `kind` succeeded and the store was repaired by it."""
         self._listed_at_s[kind] = now_s
 
+    def lacks(self, kind: ResourceKind, why: Lack | None) -> bool:
+        """The cluster has an optional kind for us (None) or not; True if that is news.
+
+        Known objects are kept: an API server that starts may not know a kind for a moment.
+        """
+        before = self._lacking.pop(kind, None)
+        if why is not None:
+            self._lacking[kind] = why
+        return before is not why
+
     # -- reading ------------------------------------------------------------------------------
+
+    def lacking(self) -> dict[str, Lack]:
+        """Optional kinds, by name, that the cluster does not have for us, and why."""
+        return {kind.kind: why for kind, why in self._lacking.items()}
 
     def service(self, uid: ServiceUid) -> StoredObject | None:
         """The InferenceService of a key."""
@@ -259,7 +336,7 @@ class Store:
             return False
         if known is not None and known.service_uid != seen.service_uid:
             self._unindex_service(known)
-        self._object_by_uid[seen.uid] = seen
+        self._object_by_uid[seen.uid] = kept(seen)
         self._uids_by_kind.setdefault(seen.kind, set()).add(seen.uid)
         if seen.service_uid is not None:
             self._uids_by_service.setdefault(seen.service_uid, set()).add(seen.uid)

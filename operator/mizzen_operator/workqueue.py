@@ -2,8 +2,10 @@
 
 Does not own what reconciling means, nor the clock: time and jitter are arguments.
 
-Invariants: a key is in at most one of ready and running; a key added while it runs runs once more
-afterwards; of several delays for one key the earliest wins; taking a key clears its delay.
+Invariants: a key is in at most one of ready, routine and running; a key added while it runs runs
+once more afterwards; of several delays for one key the earliest wins; taking a key clears its
+delay. News goes before routine, of which at least every fourth run is while there is any: neither
+a look at the whole fleet keeps news waiting, nor does endless news keep that from its end.
 """
 
 import asyncio
@@ -13,6 +15,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+_NEWS_IN_A_ROW = 3
+"""Runs for news, at most, while routine waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class KeySchedule(Generic[K]):
 
     def __init__(self) -> None:
         self._ready: dict[K, None] = {}
+        self._routine: dict[K, None] = {}
+        self._num_news_in_a_row = 0
         self._running: set[K] = set()
         self._again: set[K] = set()
         self._due_s: dict[K, float] = {}
@@ -41,7 +48,7 @@ class KeySchedule(Generic[K]):
 
     @property
     def num_ready(self) -> int:
-        return len(self._ready)
+        return len(self._ready) + len(self._routine)
 
     @property
     def num_running(self) -> int:
@@ -50,14 +57,22 @@ class KeySchedule(Generic[K]):
     @property
     def is_idle(self) -> bool:
         """Nothing ready and nothing running; delayed keys do not count."""
-        return not self._ready and not self._running
+        return not self._ready and not self._routine and not self._running
 
     def add(self, key: K) -> None:
         """Make `key` ready, or let it run once more if it runs now."""
         if key in self._running:
             self._again.add(key)
         else:
+            self._routine.pop(key, None)
             self._ready[key] = None
+
+    def add_routine(self, key: K) -> None:
+        """Like `add`, behind all that news made ready."""
+        if key in self._running:
+            self._again.add(key)
+        elif key not in self._ready:
+            self._routine[key] = None
 
     def add_at(self, key: K, due_s: float) -> None:
         """Make `key` ready at `due_s`, unless it is due earlier already."""
@@ -69,12 +84,15 @@ class KeySchedule(Generic[K]):
         heapq.heappush(self._timers, (due_s, self._num_timers, key))
 
     def take(self, now_s: float) -> K | None:
-        """The next key to run, oldest first, or None; its delay is cleared."""
+        """The next key to run, of its kind the oldest first, or None; its delay is cleared."""
         self._fire(now_s)
-        if not self._ready:
+        is_news = self._num_news_in_a_row < _NEWS_IN_A_ROW or not self._routine
+        chosen = self._ready if self._ready and is_news else self._routine
+        if not chosen:
             return None
-        key = next(iter(self._ready))
-        del self._ready[key]
+        self._num_news_in_a_row = self._num_news_in_a_row + 1 if chosen is self._ready else 0
+        key = next(iter(chosen))
+        del chosen[key]
         self._due_s.pop(key, None)
         self._running.add(key)
         return key
@@ -118,12 +136,16 @@ class WorkQueue(Generic[K]):
         clock: Callable[[], float],
         jitter: Callable[[], float],
         backoff: Backoff | None = None,
+        on_wait: Callable[[float], object] = lambda _: None,
     ) -> None:
+        """`on_wait` is told, at each run, the seconds since news of its key; 0 without any."""
         self._clock = clock
         self._jitter = jitter
         self._backoff = backoff or Backoff()
         self._schedule: KeySchedule[K] = KeySchedule()
         self._num_failures: dict[K, int] = {}
+        self._on_wait = on_wait
+        self._added_at_s: dict[K, float] = {}
         self._wake = asyncio.Event()
         self._is_closed = False
         self._progress_s = clock()
@@ -144,10 +166,22 @@ class WorkQueue(Generic[K]):
         """Reconcile `key` as soon as a worker is free; ignored after `close`."""
         if self._is_closed:
             return
+        self._note_begin()
+        self._schedule.add(key)
+        self._added_at_s.setdefault(key, self._clock())
+        self._wake.set()
+
+    def add_routine(self, key: K) -> None:
+        """Reconcile `key` when news leaves a worker free; ignored after `close`."""
+        if self._is_closed:
+            return
+        self._note_begin()
+        self._schedule.add_routine(key)
+        self._wake.set()
+
+    def _note_begin(self) -> None:
         if self._schedule.is_idle:
             self._progress_s = self._clock()
-        self._schedule.add(key)
-        self._wake.set()
 
     def add_after(self, key: K, delay_s: float) -> None:
         """Reconcile `key` in `delay_s` at the latest; ignored after `close`."""
@@ -156,11 +190,18 @@ class WorkQueue(Generic[K]):
         self._schedule.add_at(key, self._clock() + delay_s)
         self._wake.set()
 
-    def retry(self, key: K, *, not_before_s: float = 0.0) -> float:
-        """Count a failure of `key`, schedule its next try, return the delay."""
+    def retry(
+        self, key: K, *, not_before_s: float = 0.0, not_after_s: float | None = None
+    ) -> float:
+        """Count a failure of `key`, schedule its next try, return the delay.
+
+        `not_after_s` cuts the back-off short; `not_before_s` holds whatever the others say.
+        """
         num_failures = self._num_failures.get(key, 0) + 1
         self._num_failures[key] = num_failures
         delay_s = self._backoff.delay_s(num_failures=num_failures, jitter=self._jitter())
+        if not_after_s is not None:
+            delay_s = min(delay_s, not_after_s)
         delay_s = max(delay_s, not_before_s)
         self.add_after(key, delay_s)
         return delay_s
@@ -186,6 +227,8 @@ class WorkQueue(Generic[K]):
             key = self._schedule.take(self._clock())
             if key is not None:
                 self._progress_s = self._clock()
+                # A key that a delay or routine made ready is no news that waits for a worker.
+                self._on_wait(self._progress_s - self._added_at_s.pop(key, self._progress_s))
                 try:
                     await handle(key)
                 finally:

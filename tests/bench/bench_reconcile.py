@@ -29,13 +29,16 @@ from tests.operator.fake_operator import (
 )
 
 from mizzen_operator.cluster.client import CallRecord
-from mizzen_operator.cluster.real import KubernetesClient, Request
-from mizzen_operator.cluster.resync import Resync, ResyncTiming, Scope
-from mizzen_operator.reconcile import Reconciler, edge_of
+from mizzen_operator.cluster.edge import edge_of
+from mizzen_operator.cluster.events import EventPoster
+from mizzen_operator.cluster.real import KubernetesClient
+from mizzen_operator.cluster.request import Request
+from mizzen_operator.cluster.resync import Resync, ResyncTiming, Scope, ServiceListener
+from mizzen_operator.reconcile import Reconciler
 from mizzen_operator.store import (
     CHILD_SELECTOR,
+    LISTED_KINDS,
     SERVICE_KIND,
-    WATCHED_KINDS,
     ServiceUid,
     Store,
     stored_object,
@@ -138,7 +141,13 @@ async def _reconcile_real(
 ) -> list[dict[str, Any]]:
     store, clock = Store(), Clock()
     now: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731 - a value here
-    edge = edge_of(client, store, clock=clock, now=now, instance="bench")
+    edge = edge_of(
+        client,
+        store,
+        EventPoster(client, now=now, instance="bench"),
+        clock=clock,
+        count_restart=lambda _: None,
+    )
     reconciler = Reconciler(edge, DEFAULTS, now=now)
     store.observe(stored_object(SERVICE_KIND, created))
     uid = ServiceUid(created["metadata"]["uid"])
@@ -148,7 +157,7 @@ async def _reconcile_real(
         scope=Scope(
             namespace=created["metadata"]["namespace"], child_label_selector=CHILD_SELECTOR
         ),
-        on_change=lambda _: None,
+        listener=ServiceListener(changed=lambda _: None, routine=lambda _: None),
         clock=time.monotonic,
         timing=ResyncTiming(first_settle_s=0, settle_s=0),
     )
@@ -162,7 +171,7 @@ async def _reconcile_real(
     }
     for _ in range(5):
         await asyncio.sleep(0.5)
-        for kind in WATCHED_KINDS:
+        for kind in LISTED_KINDS:
             await resync.repair(kind)
         clock.now_s += 10
         await reconciler.reconcile(uid)

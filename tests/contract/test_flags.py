@@ -18,7 +18,8 @@ from mizzen_operator.worker_contract import (
     VERB_WORKER,
 )
 from mizzen_worker.config.command_line import make_parser, parse_command_line
-from mizzen_worker.config.options import OPTIONS, Role
+from mizzen_worker.config.option import Role
+from mizzen_worker.config.options import OPTIONS
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.verbs import drain
 
@@ -42,6 +43,8 @@ def _services() -> Iterator[Resolved]:
         yield resolved(topology=topology)
         yield resolved(topology=topology, engine=ENGINE, worker=WORKER)
         yield resolved(topology=topology, worker={"gpu": {"countPerNode": 1}})
+        yield resolved(topology=topology, worker={"parallelism": {"tensor": 2}})
+    yield resolved(topology="Split", worker={"parallelism": {"tensor": 4, "nodes": 2}})
 
 
 def _pods() -> Iterator[dict[str, Any]]:
@@ -58,7 +61,7 @@ def test_verbs_are_those_of_the_worker() -> None:
     assert Role(VERB_TOKENIZER) is Role.TOKENIZER
 
 
-def test_every_rendered_command_line_is_accepted() -> None:
+def test_row_18_every_rendered_command_line_is_accepted() -> None:
     verbs = set()
     for container in _pods():
         command, verb = container["command"]

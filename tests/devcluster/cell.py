@@ -55,6 +55,8 @@ class Cell:
         self._verbs: dict[str, Callable[[dict[str, Any]], object]] = {
             "stop_node": lambda arguments: self._nodes[arguments["index"]].power_off(),
             "start_node": lambda arguments: self._start_node(self._nodes[arguments["index"]]),
+            "stop_api_server": lambda _: self._processes.stop("kube-apiserver"),
+            "start_api_server": lambda _: self._start_api_server(),
             "run": self._run_component,
         }
 
@@ -68,9 +70,11 @@ class Cell:
             self._processes.start(components.etcd(self._plan.programs, self._plan.folder))
             for node in self._nodes:
                 node.start_runtime()
-            self._processes.start(components.apiserver(self._plan.programs, self._plan.folder))
-            self._await(self._api.is_ready, "the API server is not ready")
-        for component in components.controllers(self._plan.programs, self._plan.folder):
+            self._start_api_server()
+        plan = self._plan
+        for component in components.controllers(
+            plan.programs, plan.folder, node_grace_s=plan.node_grace_seconds
+        ):
             self._processes.start(component)
         with say.step("container runtime"):
             for node in self._nodes:
@@ -84,6 +88,10 @@ class Cell:
                 self._await_node(node)
             self._await(self._has_default_account, "no default ServiceAccount appeared")
             self._await(_dns_answers, "CoreDNS is not ready")
+
+    def _start_api_server(self) -> None:
+        self._processes.start(components.apiserver(self._plan.programs, self._plan.folder))
+        self._await(self._api.is_ready, "the API server is not ready")
 
     def _write_files(self) -> None:
         folder = self._plan.folder

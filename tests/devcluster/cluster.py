@@ -234,19 +234,29 @@ class Cluster:
         """Bring a lost node back and return when it is Ready."""
         control.ask(self._folder.cell_socket, "start_node", index=index)
 
+    def stop_api_server(self) -> None:
+        """Kill the API server; everything else goes on."""
+        control.ask(self._folder.cell_socket, "stop_api_server")
+
+    def start_api_server(self) -> None:
+        """Start the API server again and return when it is ready."""
+        control.ask(self._folder.cell_socket, "start_api_server")
+
     def run_component(self, name: str, argv: Sequence[str]) -> None:
         """Start one more process of the cell unless it runs; if it ends, so does the cell."""
         control.ask(self._folder.cell_socket, "run", name=name, argv=list(argv))
 
-    def add_fake_nodes(self, number: int, *, gpus: int = 8, prefix: str = "fake") -> list[str]:
+    def add_fake_nodes(
+        self, number: int, *, gpus: int = 8, prefix: str = "fake", is_tainted: bool = True
+    ) -> list[str]:
         """Add nodes that run nothing and say that everything runs; returns when all are Ready.
 
-        They carry the taint of fake_nodes.py, so that only pods which tolerate it go there.
+        With the taint of fake_nodes.py only pods which tolerate it go there.
         """
         program = kwok_program(self._folders, _silent_build)
         kubeconfig = self._folder.files / "admin.kubeconfig"
         self.run_component("kwok", fake_nodes.kwok_command(program, kubeconfig))
-        return fake_nodes.add(self.api, number, gpus=gpus, prefix=prefix)
+        return fake_nodes.add(self.api, number, gpus=gpus, prefix=prefix, is_tainted=is_tainted)
 
     def audit_events(self) -> list[AuditEvent]:
         """Return every write so far, Events and Leases apart, in order."""

@@ -10,6 +10,13 @@ from tests.devcluster.config import API_PORT, GATEWAY, SERVICE_NETWORK, NodeConf
 from tests.devcluster.folders import CellFolder
 from tests.devcluster.isolation import RUN
 
+_UNTHROTTLED = ("--kube-api-qps=2000", "--kube-api-burst=4000")
+"""Their own limits of 20 and 50 calls a second would pace every test that makes many pods."""
+
+
+_MAX_DATABASE_BYTES = 8 << 30
+"""It keeps every version of the last minutes: tens of thousands of pods pass the default 2 GiB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
@@ -42,6 +49,7 @@ def etcd(programs: Programs, cell: CellFolder) -> Component:
             "--advertise-client-urls=http://127.0.0.1:2379",
             "--listen-peer-urls=http://127.0.0.1:2380",
             "--unsafe-no-fsync",
+            f"--quota-backend-bytes={_MAX_DATABASE_BYTES}",
             "--log-level=warn",
         ),
     )
@@ -86,7 +94,9 @@ def apiserver(programs: Programs, cell: CellFolder) -> Component:
     )
 
 
-def controllers(programs: Programs, cell: CellFolder) -> tuple[Component, ...]:
+def controllers(
+    programs: Programs, cell: CellFolder, *, node_grace_s: int
+) -> tuple[Component, ...]:
     """Return controller-manager, scheduler and kube-proxy."""
     return (
         Component(
@@ -99,8 +109,9 @@ def controllers(programs: Programs, cell: CellFolder) -> tuple[Component, ...]:
                 f"--root-ca-file={cell.pki / 'ca.crt'}",
                 f"--service-account-private-key-file={cell.pki / 'sa.key'}",
                 "--node-monitor-period=2s",
-                "--node-monitor-grace-period=10s",
+                f"--node-monitor-grace-period={node_grace_s}s",
                 "--bind-address=127.0.0.1",
+                *_UNTHROTTLED,
             ),
         ),
         Component(
@@ -110,6 +121,7 @@ def controllers(programs: Programs, cell: CellFolder) -> tuple[Component, ...]:
                 f"--kubeconfig={cell.files / 'scheduler.kubeconfig'}",
                 "--leader-elect=false",
                 "--bind-address=127.0.0.1",
+                *_UNTHROTTLED,
             ),
         ),
         Component(

@@ -37,6 +37,8 @@ class ClusterConfig:
     zones: tuple[str, ...] = ("zone-a", "zone-b")
     racks: tuple[str, ...] = ("rack-1", "rack-2")
     api_port: int = 0
+    node_grace_seconds: int = 10
+    """How long a node may be silent before it counts as lost."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -49,6 +51,11 @@ class ClusterConfig:
             raise ConfigError(f"gpus_per_node: {self.gpus_per_node} is negative: take 0 or more")
         if not self.zones or not self.racks:
             raise ConfigError("zones and racks: at least one of each is needed")
+        if self.node_grace_seconds < 10:
+            raise ConfigError(
+                f"node_grace_seconds: {self.node_grace_seconds} is less than 10: kubelets are heard"
+                " of every 4 s"
+            )
         if not 0 <= self.api_port < 65536:
             raise ConfigError(f"api_port: {self.api_port} is no port: take 0 for a free one")
 

@@ -78,16 +78,20 @@ def install_chart(kubeconfig: str, values: Mapping[str, Any], *, namespace: str 
             helm.upgrade(CHART, RELEASE, dict(values), namespace=namespace, reset_values=True)
 
 
-def install_operator(target: Target) -> None:
-    """Install the chart, or bring an older release up to date; returns when it is available."""
+def chart_values(target: Target) -> dict[str, Any]:
+    """Values of the chart that name the target's images."""
     images = target.images
-    values = {
+    return {
         "image": images.operator,
         "frontendImage": images.frontend,
         "workerImage": images.worker,
     }
+
+
+def install_operator(target: Target) -> None:
+    """Install the chart, or bring an older release up to date; returns when it is available."""
     with _errors_into(LOGS / "helm.log"):
-        install_chart(target.kubeconfig, values)
+        install_chart(target.kubeconfig, chart_values(target))
     target.do(
         *("rollout", "status", "deployment", "--namespace", SYSTEM, "--timeout=120s"),
     )

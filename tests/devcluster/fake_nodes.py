@@ -29,24 +29,27 @@ def kwok_command(program: Path, kubeconfig: Path) -> list[str]:
         f"--manage-nodes-with-label-selector={_SELECTOR}",
         f"--cidr={_POD_NETWORK}",
         "--node-lease-duration-seconds=40",
+        "--v=WARN",
     ]
 
 
-def node_object(name: str, *, gpus: int) -> dict[str, Any]:
+def node_object(name: str, *, gpus: int, is_tainted: bool = True) -> dict[str, Any]:
     """Return a fake node's object."""
     capacity = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
     return {
         "metadata": {"name": name, "labels": {**LABEL, "kubernetes.io/hostname": name}},
-        "spec": {"taints": [TAINT]},
+        "spec": {"taints": [TAINT] if is_tainted else []},
         "status": {"capacity": capacity, "allocatable": capacity},
     }
 
 
-def add(api: ApiClient, number: int, *, gpus: int, prefix: str) -> list[str]:
+def add(
+    api: ApiClient, number: int, *, gpus: int, prefix: str, is_tainted: bool = True
+) -> list[str]:
     """Create fake nodes and return their names when all are Ready; those that exist are kept."""
     names = [f"{prefix}-{index}" for index in range(number)]
     with ThreadPoolExecutor(8) as threads:
-        objects = [node_object(name, gpus=gpus) for name in names]
+        objects = [node_object(name, gpus=gpus, is_tainted=is_tainted) for name in names]
         list(threads.map(lambda node: api.ensure("/api/v1/nodes", node), objects))
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while missing := set(names) - _ready_names(api):

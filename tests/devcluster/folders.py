@@ -3,6 +3,7 @@
 It does not create or delete anything except lock files.
 
     <cache>/mizzen/bin/<hash>/        built programs                     binaries.py
+    <cache>/mizzen/published/         definitions of other projects     published.py
     <cache>/mizzen/stores/<k>/        a node's images, kept over cells   stores.py
     <cache>/mizzen/cells/<name>.lock  held while the cell's keeper lives keeper.py
     <cache>/mizzen/cells/<name>/      everything of one cell, wiped when the next one starts
@@ -98,6 +99,10 @@ class Folders:
     def go(self) -> Path:
         """Go's own caches and, where needed, a Go toolchain: expendable."""
         return self.root / "go"
+
+    @property
+    def published(self) -> Path:
+        return self.root / "published"
 
     @property
     def stores(self) -> Path:

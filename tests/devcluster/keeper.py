@@ -103,6 +103,7 @@ class Keeper:
                 nodes=nodes,
                 stores=tuple(store.path for store in stores),
                 pause_archive=self._order.pause_archive,
+                node_grace_seconds=config.node_grace_seconds,
             )
             with self._reporter.step("certificates"):
                 make_pki(self._folder.pki, nodes)

@@ -19,6 +19,7 @@ class CellPlan:
     nodes: tuple[NodeConfig, ...]
     stores: tuple[Path, ...]
     pause_archive: Path
+    node_grace_seconds: int
 
     def write(self, path: Path) -> None:
         """Write the plan for the cell's first process."""
@@ -29,6 +30,7 @@ class CellPlan:
             "nodes": [asdict(node) for node in self.nodes],
             "stores": [str(store) for store in self.stores],
             "pause_archive": str(self.pause_archive),
+            "node_grace_seconds": self.node_grace_seconds,
         }
         path.write_text(json.dumps(document, indent=1))
 
@@ -43,4 +45,5 @@ def read_plan(path: Path) -> CellPlan:
         nodes=tuple(NodeConfig(**node) for node in document["nodes"]),
         stores=tuple(Path(store) for store in document["stores"]),
         pause_archive=Path(document["pause_archive"]),
+        node_grace_seconds=document["node_grace_seconds"],
     )

@@ -22,7 +22,10 @@ from tests.devcluster.toolchain import is_new_enough
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("name", "Demo"), ("name", "x" * 21), ("nodes", 0), ("nodes", 33), ("gpus_per_node", -1)],
+    [
+        *(("name", "Demo"), ("name", "x" * 21), ("nodes", 0), ("nodes", 33)),
+        *(("gpus_per_node", -1), ("node_grace_seconds", 9)),
+    ],
 )
 def test_a_bad_configuration_names_the_field_and_the_value(field: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"^{field}: '?{value}"):

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,16 @@ def install(cluster: Cluster, values: Mapping[str, Any], *, namespace: str = SYS
     install_chart(str(cluster.kubeconfig), values, namespace=namespace)
 
 
-def account_kubeconfig(cluster: Cluster, folder: Path, *, namespace: str = SYSTEM) -> Path:
-    """A kubeconfig with the operator's own token."""
+def account_kubeconfig(
+    cluster: Cluster, folder: Path, *, namespace: str = SYSTEM, server: str = ""
+) -> Path:
+    """A kubeconfig with the operator's own token; `server` for another way to the API server."""
     token = cluster.kubectl("create", "token", ACCOUNT, "-n", namespace, "--duration=2h").strip()
     document = yaml.safe_load(cluster.kubeconfig.read_text())
     document["users"] = [{"name": "operator", "user": {"token": token}}]
+    if server:
+        for entry in document["clusters"]:
+            entry["cluster"] = {"server": server}
     for context in document["contexts"]:
         context["context"]["user"] = "operator"
     path = folder / f"operator-{namespace}.kubeconfig"
@@ -84,6 +90,16 @@ class OperatorProcess:
                 stdin=subprocess.DEVNULL,
             )
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Started and in sync meanwhile; one that does not get there leaves no process either."""
+        self.start()
+        try:
+            self.wait_until_synced()
+            yield
+        finally:
+            self.end()
+
     def ask(self, path: str) -> tuple[int, str]:
         """Status and text of its HTTP port; 0 while nothing answers."""
         try:
@@ -102,13 +118,22 @@ class OperatorProcess:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def wait_until_synced(self) -> None:
-        wait_for("the operator leads and is ready", self._is_synced)
+        wait_for("the operator leads and is ready", self.is_synced)
 
-    def _is_synced(self) -> bool:
+    def is_synced(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log.read_text()[-4000:]
         leads = self.metric("mizzen_operator_is_leader") == 1
         return leads and self.ask("/readyz")[0] == 200
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
         """SIGKILL, as a crash."""
@@ -129,7 +154,7 @@ class OperatorProcess:
 
     def end(self) -> None:
         """Whatever state it is in."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
 
 
@@ -145,6 +170,49 @@ def operator_writes(cluster: Cluster, namespace: str) -> list[AuditEvent]:
         for event in cluster.audit_events()
         if event.user == USER and event.namespace == namespace
     ]
+
+
+CHILDREN = "serviceaccount,service,networkpolicy,pdb,statefulset,deployment,secret"
+
+
+def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    """An InferenceService whose claim does not exist: its pods wait for ever."""
+    return {
+        "apiVersion": "serving.mizzen.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": {
+            "topology": "Split",
+            "model": {"source": {"pvc": {"claimName": "weights", "path": "m.gguf"}}},
+            **spec,
+        },
+    }
+
+
+def children(cluster: Cluster, namespace: str) -> list[str]:
+    """Names of everything made for services in a namespace."""
+    found = get(cluster, CHILDREN, "-n", namespace, "-l", "serving.mizzen.dev/service-uid")
+    names = [
+        f"{item['kind']}/{item['metadata']['name']}" for item in (found or {"items": []})["items"]
+    ]
+    return sorted(names)
+
+
+def groups(cluster: Cluster, namespace: str) -> list[str]:
+    """Worker groups that exist, the leaving ones too."""
+    return [name for name in children(cluster, namespace) if name.startswith("StatefulSet/")]
+
+
+def reconcile_again(
+    operator: OperatorProcess, cluster: Cluster, namespace: str, *, times: int = 1
+) -> None:
+    """Touch the service `chat`, so that the watch brings it, and wait until it is reconciled."""
+    metric = "mizzen_operator_reconciles_total"
+    for _ in range(times):
+        before = operator.metric(metric)
+        stamp = f"mizzen.test/touched={before:.0f}"
+        cluster.kubectl("annotate", "misvc", "chat", stamp, "--overwrite", "-n", namespace)
+        wait_for("it reconciles again", lambda before=before: operator.metric(metric) > before)
 
 
 def get(cluster: Cluster, *what: str) -> Any:

@@ -24,7 +24,8 @@ from tests.e2e.waiting import wait_for
 
 CLAIM = "smollm2-weights"
 MODEL = "SmolLM2-135M-Instruct"
-READY_S = 240.0
+READY_S = 600.0
+"""Long enough for a whole roll-out on a slow machine, drains included."""
 
 
 def target_of(cluster: Cluster) -> Target:
@@ -85,11 +86,13 @@ def wait_until_ready(cluster: Cluster, namespace: str, name: str) -> None:
         raise
 
 
-def client_of(cluster: Cluster, namespace: str, name: str) -> openai.OpenAI:
-    """An OpenAI client at the service's own Service."""
+def client_of(
+    cluster: Cluster, namespace: str, name: str, *, timeout_s: float = 60
+) -> openai.OpenAI:
+    """An OpenAI client at the service's own Service; to be closed."""
     port = cluster.forward(namespace, name, 80)
     return openai.OpenAI(
-        base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=60, max_retries=0
+        base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=timeout_s, max_retries=0
     )
 
 

@@ -8,8 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_for(what: str, check: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
-    """The first true answer of `check`; the last one is in the failure."""
+def wait_for(what: str, check: Callable[[], Any], *, timeout_s: float = 180.0) -> Any:
+    """The first true answer of `check`; the last one is in the failure.
+
+    Long by default: it costs time only where a test fails, and machines differ.
+    """
     deadline_s = time.monotonic() + timeout_s
     answer = check()
     while not answer:

@@ -1,19 +1,27 @@
-"""An API server in memory: resourceVersions, field ownership, preconditions, owners, faults.
+"""An API server in memory: resourceVersions, ownership, preconditions, dry runs, owners, faults.
 
 It implements `ClusterClient`. Lists are atomic to it, which is enough for what we render.
-`Controllers` plays Deployment and StatefulSet controllers and the kubelet.
 """
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mizzen_operator.cluster.client import FieldManager, Precondition, Subresource, VersionList
+from mizzen_operator.cluster.client import (
+    FieldManager,
+    Precondition,
+    Subresource,
+    VersionList,
+    manager_of,
+)
 from mizzen_operator.cluster.failures import NotFoundError
-from mizzen_operator.errors import ConflictError
+from mizzen_operator.cluster.request import OUTLASTS_PODS
+from mizzen_operator.errors import ConflictError, ForbiddenError, RejectedError
 from mizzen_operator.store import (
+    CONTROLLER_REVISION,
     OWNED_KINDS,
     POD,
     SECRET,
@@ -27,9 +35,19 @@ from mizzen_operator.store import (
 Path = tuple[str, ...]
 POSTED = "Update"
 APPLIED = "Apply"
+FOREGROUND = "foregroundDeletion"
+DRY_RUN = "dry-run"
 KIND_BY_NAME = {kind.kind: kind for kind in OWNED_KINDS}
 DEPLOYMENT = KIND_BY_NAME["Deployment"]
+ACCOUNT = KIND_BY_NAME["ServiceAccount"]
 STATEFULSET = KIND_BY_NAME["StatefulSet"]
+
+
+def is_selected(manifest: Manifest, label_selector: str | None) -> bool:
+    """Whether labels exist, or do not: all that our selectors ask for."""
+    labels = manifest["metadata"].get("labels") or {}
+    terms = label_selector.split(",") if label_selector else []
+    return all((term.removeprefix("!") in labels) is not term.startswith("!") for term in terms)
 
 
 def as_sent(value: Any) -> Any:
@@ -49,10 +67,15 @@ class Call:
     ref: ObjectRef
     manager: str = ""
     subresource: str = ""
+    grace_s: int | None = None
+
+    @property
+    def is_dry_run(self) -> bool:
+        return self.verb == DRY_RUN
 
     @property
     def is_write(self) -> bool:
-        return self.verb not in ("get", "list")
+        return self.verb not in ("get", "list", DRY_RUN)
 
 
 @dataclass
@@ -63,12 +86,12 @@ class Entry:
     owned: dict[tuple[str, str], set[Path]] = field(default_factory=dict)
 
     def managed_fields(self) -> list[dict[str, Any]]:
-        """As the API server shows it, but for the trees: each path is one key."""
+        """As the API server shows it."""
         return [
             {
                 "manager": manager,
                 "operation": operation,
-                "fieldsV1": {json.dumps(path): {} for path in sorted(paths)},
+                "fieldsV1": _tree(paths),
                 **({"subresource": "status"} if manager == FieldManager.STATUS else {}),
             }
             for (manager, operation), paths in self.owned.items()
@@ -84,9 +107,14 @@ class FakeCluster:
         self._uid = itertools.count(1)
         self._watchers: list[Callable[[str, ResourceKind, Manifest], None]] = []
         self.calls: list[Call] = []
+        self.lost_nodes: set[str] = set()
+        """Nodes that confirm no pod's end."""
+        self.now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC)
         self.before: Callable[[Call], None] = lambda call: None
         self.after_write: Callable[[Call], None] = lambda call: None
         self.mutate: Callable[[ObjectRef, dict[str, Any]], None] = lambda ref, manifest: None
+        self.admit: Callable[[ObjectRef, dict[str, Any]], None] = lambda ref, manifest: None
+        """Validation and admission of everything written, dry or not; raises to refuse."""
 
     # -- for tests ----------------------------------------------------------------------------
 
@@ -99,12 +127,23 @@ class FakeCluster:
     def writes(self) -> list[Call]:
         return [call for call in self.calls if call.is_write]
 
+    @property
+    def dry_runs(self) -> list[Call]:
+        return [call for call in self.calls if call.is_dry_run]
+
     def objects(self, kind: ResourceKind | None = None) -> list[dict[str, Any]]:
         return [
             as_sent(entry.manifest)
             for ref, entry in sorted(self._entries.items(), key=lambda item: str(item[0]))
             if kind is None or ref.kind == kind
         ]
+
+    def versions(self) -> dict[ObjectRef, str]:
+        """What tells that any object changed, came or went."""
+        return {
+            ref: entry.manifest["metadata"]["resourceVersion"]
+            for ref, entry in self._entries.items()
+        }
 
     def refs(self, kind: ResourceKind | None = None) -> list[ObjectRef]:
         return sorted((ref for ref in self._entries if kind in (None, ref.kind)), key=str)
@@ -127,11 +166,31 @@ class FakeCluster:
             new["status"] = entry.manifest["status"]
         return self._store(ref, entry, new)
 
-    def edit(self, ref: ObjectRef, change: Callable[[dict[str, Any]], None]) -> None:
+    def edit(
+        self, ref: ObjectRef, change: Callable[[dict[str, Any]], None], *, by: str = ""
+    ) -> None:
+        """Change an object; `by` a field manager it is remembered who did."""
         entry = self._entries[ref]
         new = as_sent(entry.manifest)
         change(new)
+        if by:
+            before = dict(_leaves(entry.manifest))
+            changed = {path for path, value in _leaves(new) if before.get(path) != value}
+            for paths in entry.owned.values():
+                paths.difference_update(changed)
+            entry.owned.setdefault((by, POSTED), set()).update(changed)
         self._store(ref, entry, new)
+
+    def end_pod(self, ref: ObjectRef, grace_s: int | None = None) -> dict[str, Any]:
+        """Begin a pod's end, which its node does not confirm; an earlier end wins."""
+        entry = self._entries[ref]
+        new = as_sent(entry.manifest)
+        if grace_s is None:
+            grace_s = new["spec"]["terminationGracePeriodSeconds"]
+        ends_at = (self.now() + timedelta(seconds=grace_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if ends_at < new["metadata"].get("deletionTimestamp", "9"):
+            new["metadata"] |= {"deletionTimestamp": ends_at, "deletionGracePeriodSeconds": grace_s}
+        return self._store(ref, entry, new)
 
     def remove(self, ref: ObjectRef) -> None:
         """Delete as a person would; owned objects follow."""
@@ -157,10 +216,7 @@ class FakeCluster:
                 for ref, entry in self._entries.items()
                 if ref.kind == kind
                 and namespace in (None, ref.namespace)
-                and (
-                    label_selector is None
-                    or label_selector in (entry.manifest["metadata"].get("labels") or {})
-                )
+                and is_selected(entry.manifest, label_selector)
             ),
             list_version=next(self._version),
         )
@@ -173,6 +229,28 @@ class FakeCluster:
     async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         assert ref.kind != SECRET, "a Secret's answer must hold metadata only"
         return self._create(ref, manifest)
+
+    async def try_create(self, ref: ObjectRef, manifest: Manifest) -> None:
+        self._begin(Call(DRY_RUN, ref))
+        self._require_account(ref, manifest)
+        new = as_sent(manifest)
+        self.mutate(ref, new)
+        self.admit(ref, new)
+        if ref in self._entries:
+            raise ConflictError(f"{ref} already exists")
+
+    async def try_apply(
+        self, ref: ObjectRef, manifest: Manifest, precondition: Precondition
+    ) -> None:
+        manager = FieldManager.CONTROLLER
+        self._begin(Call(DRY_RUN, ref, manager=manager.value))
+        entry = self._entries.get(ref)
+        if entry is None:
+            raise ConflictError(f"{ref}: uid {precondition.uid} does not exist")
+        self._check(ref, entry, precondition)
+        new, _ = _merged(entry, manifest, manager, Subresource.MAIN)
+        self.mutate(ref, new)
+        self.admit(ref, new)
 
     async def create_unread(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         return {"metadata": self._create(ref, manifest)["metadata"]}
@@ -200,25 +278,10 @@ class FakeCluster:
         if entry is None:
             raise ConflictError(f"{ref}: uid {precondition.uid} does not exist")
         self._check(ref, entry, precondition)
-        new = as_sent(entry.manifest)
-        wanted = {key: value for key, value in manifest.items() if key != "metadata"}
-        if subresource is Subresource.STATUS:
-            wanted = {"status": wanted.get("status", {})}
-        else:
-            wanted["metadata"] = {
-                key: value
-                for key, value in manifest["metadata"].items()
-                if key in ("labels", "annotations", "ownerReferences")
-            }
-        paths = dict(_leaves(wanted))
-        key = (manager.value, APPLIED)
-        others = [own for other, own in entry.owned.items() if other != key]
-        for path in entry.owned.get(key, set()) - set(paths):
-            if not any(path in own for own in others):
-                _drop(new, path)
-        for path, value in paths.items():
-            _set(new, path, as_sent(value))
-        entry.owned[key] = set(paths)
+        new, paths = _merged(entry, manifest, manager, subresource)
+        if subresource is Subresource.MAIN:
+            self.admit(ref, as_sent(new))
+        entry.owned[manager.value, APPLIED] = paths
         stored = self._store(ref, entry, new)
         self.after_write(call)
         return stored
@@ -244,7 +307,8 @@ class FakeCluster:
         self._check(ref, entry, precondition)
         entry.owned = {
             (item["manager"], item["operation"]): {
-                tuple(json.loads(path)) for path in item["fieldsV1"]
+                tuple(key.removeprefix("f:") for key in path)
+                for path, _ in _leaves(item["fieldsV1"])
             }
             for item in managed_fields
         }
@@ -252,14 +316,25 @@ class FakeCluster:
         self.after_write(call)
         return stored
 
-    async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
-        self._begin(call := Call("delete", ref))
+    async def delete(
+        self, ref: ObjectRef, precondition: Precondition, *, grace_s: int | None = None
+    ) -> Manifest | None:
+        self._begin(call := Call("delete", ref, grace_s=grace_s))
         entry = self._entry(ref)
         self._check(ref, entry, precondition)
-        finalizers = entry.manifest["metadata"].get("finalizers")
+        if grace_s != 0 and self._is_on_lost_node(entry.manifest):
+            stored = self.end_pod(ref, grace_s)
+            self.after_write(call)
+            return stored
+        finalizers = [*entry.manifest["metadata"].get("finalizers", ())]
+        if ref.kind.kind in OUTLASTS_PODS:
+            finalizers.append(FOREGROUND)
         if finalizers:
             new = as_sent(entry.manifest)
-            new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            new["metadata"] |= {
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "finalizers": finalizers,
+            }
             stored = self._store(ref, entry, new)
             self.after_write(call)
             return stored
@@ -268,6 +343,17 @@ class FakeCluster:
         return None
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _is_on_lost_node(self, manifest: Manifest) -> bool:
+        return manifest["kind"] == POD.kind and manifest["spec"].get("nodeName") in self.lost_nodes
+
+    def _require_account(self, ref: ObjectRef, manifest: Manifest) -> None:
+        """As the admission of pods does."""
+        if ref.kind != POD:
+            return
+        name = manifest["spec"]["serviceAccountName"]
+        if ObjectRef(kind=ACCOUNT, namespace=ref.namespace, name=name) not in self._entries:
+            raise ForbiddenError(f'{ref} is forbidden: serviceaccount "{name}" not found')
 
     def _begin(self, call: Call) -> None:
         self.calls.append(call)
@@ -289,9 +375,10 @@ class FakeCluster:
 
     def _create(self, ref: ObjectRef, manifest: Manifest) -> dict[str, Any]:
         self._begin(call := Call("create", ref))
+        self.admit(ref, as_sent(manifest))
         if ref in self._entries:
             raise ConflictError(f"{ref} already exists")
-        stored = self._add(ref, manifest, owner=FieldManager.CONTROLLER.value)
+        stored = self._add(ref, manifest, owner=manager_of(ref.kind).value)
         self.after_write(call)
         return stored
 
@@ -307,7 +394,9 @@ class FakeCluster:
         entry = Entry(manifest=new)
         if owner:
             entry.owned[owner, POSTED] = {
-                path for path, _ in _leaves(new) if path[0] != "metadata" or path[1] in "labels"
+                path
+                for path, _ in _leaves(new)
+                if path[0] != "metadata" or path[1] in ("labels", "ownerReferences")
             }
             new["metadata"]["managedFields"] = entry.managed_fields()
         self._entries[ref] = entry
@@ -316,6 +405,8 @@ class FakeCluster:
 
     def _store(self, ref: ObjectRef, entry: Entry, new: dict[str, Any]) -> dict[str, Any]:
         self.mutate(ref, new)
+        if ref.kind == CONTROLLER_REVISION and new["data"] != entry.manifest["data"]:
+            raise RejectedError(f"{ref}: data: Invalid value: field is immutable")
         new["metadata"]["managedFields"] = entry.managed_fields()
         if new != entry.manifest:
             if new.get("spec") != entry.manifest.get("spec"):
@@ -343,76 +434,29 @@ class FakeCluster:
                 self.remove(ref)
 
 
-class Controllers:
-    """Brings Deployments and StatefulSets to life: their pods exist and are ready."""
-
-    def __init__(self, cluster: FakeCluster) -> None:
-        self._cluster = cluster
-
-    def settle(self) -> None:
-        """Let every controller do all it has to do."""
-        for kind in (DEPLOYMENT, STATEFULSET):
-            for workload in self._cluster.objects(kind):
-                self._settle_one(kind, workload)
-
-    def _settle_one(self, kind: ResourceKind, workload: dict[str, Any]) -> None:
-        metadata = workload["metadata"]
-        replicas = workload["spec"].get("replicas", 1)
-        for index in range(replicas):
-            self._put_pod(workload, index)
-        ref = ObjectRef(kind=kind, namespace=metadata["namespace"], name=metadata["name"])
-        status = {
-            "observedGeneration": metadata["generation"],
-            "replicas": replicas,
-            "readyReplicas": replicas,
-            "updatedReplicas": replicas,
-            "availableReplicas": replicas,
-            "currentRevision": "r1",
-            "updateRevision": "r1",
-            "conditions": [{"type": "Available", "status": "True"}],
+def _merged(
+    entry: Entry, manifest: Manifest, manager: FieldManager, subresource: Subresource
+) -> tuple[dict[str, Any], set[Path]]:
+    """What a server-side apply makes of an object, and which fields the manager owns then."""
+    new = as_sent(entry.manifest)
+    wanted = {key: value for key, value in manifest.items() if key != "metadata"}
+    if subresource is Subresource.STATUS:
+        wanted = {"status": wanted.get("status", {})}
+    else:
+        wanted["metadata"] = {
+            key: value
+            for key, value in manifest["metadata"].items()
+            if key in ("labels", "annotations", "ownerReferences")
         }
-        self._cluster.edit(ref, lambda manifest: manifest.update(status=status))
-
-    def _put_pod(self, workload: dict[str, Any], index: int) -> None:
-        metadata, template = workload["metadata"], workload["spec"]["template"]
-        labels = {
-            **template["metadata"]["labels"],
-            "apps.kubernetes.io/pod-index": str(index),
-            "controller-revision-hash": "r1",
-        }
-        self._cluster.put(
-            POD,
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"{metadata['name']}-{index}",
-                    "namespace": metadata["namespace"],
-                    "labels": labels,
-                    "annotations": template["metadata"].get("annotations", {}),
-                    "ownerReferences": [
-                        {
-                            "apiVersion": workload["apiVersion"],
-                            "kind": workload["kind"],
-                            "name": metadata["name"],
-                            "uid": metadata["uid"],
-                            "controller": True,
-                        }
-                    ],
-                },
-                "spec": {**template["spec"], "nodeName": "node0"},
-                "status": {
-                    "phase": "Running",
-                    "conditions": [
-                        {"type": "PodScheduled", "status": "True"},
-                        {"type": "Ready", "status": "True"},
-                    ],
-                    "containerStatuses": [
-                        {"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}
-                    ],
-                },
-            },
-        )
+    paths = dict(_leaves(wanted))
+    key = (manager.value, APPLIED)
+    others = [own for other, own in entry.owned.items() if other != key]
+    for path in entry.owned.get(key, set()) - set(paths):
+        if not any(path in own for own in others):
+            _drop(new, path)
+    for path, value in paths.items():
+        _set(new, path, as_sent(value))
+    return new, set(paths)
 
 
 def _leaves(value: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -421,6 +465,15 @@ def _leaves(value: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, A
             yield from _leaves(item, (*path, key))
         else:
             yield (*path, key), item
+
+
+def _tree(paths: Iterable[Path]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path in sorted(paths):
+        node = tree
+        for key in path:
+            node = node.setdefault(f"f:{key}", {})
+    return tree
 
 
 def _set(target: dict[str, Any], path: Path, value: Any) -> None:

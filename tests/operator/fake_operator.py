@@ -5,15 +5,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tests.operator.fake_cluster import Controllers, FakeCluster
+from tests.operator.fake_cluster import FakeCluster, is_selected
+from tests.operator.fake_controllers import Controllers
 
-from mizzen_operator.cluster.resync import Resync, ResyncTiming, Scope
+from mizzen_operator.cluster.edge import edge_of
+from mizzen_operator.cluster.events import EventPoster
+from mizzen_operator.cluster.resync import Resync, ResyncTiming, Scope, ServiceListener
 from mizzen_operator.errors import ClusterError
-from mizzen_operator.reconcile import Reconciler, edge_of
+from mizzen_operator.reconcile import Reconciler
 from mizzen_operator.spec.resolve import Defaults
 from mizzen_operator.store import (
     CHILD_SELECTOR,
     CLAIM,
+    LISTED_KINDS,
     SERVICE_KIND,
     WATCHED_KINDS,
     Manifest,
@@ -62,38 +66,46 @@ def cluster_with_claim() -> FakeCluster:
 
 
 class Clock:
-    """Monotonic and wall time that move together, by hand."""
+    """Monotonic and wall time that move together, by hand; wall time may also jump."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.jumped_s = 0.0
 
     def __call__(self) -> float:
         return self.now_s
 
     def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now_s)
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now_s + self.jumped_s)
 
 
 class FakeOperator:
     """A process of the operator, from its start on; `die` ends its watch."""
 
-    def __init__(self, cluster: FakeCluster, clock: Clock) -> None:
+    def __init__(self, cluster: FakeCluster, clock: Clock, defaults: Defaults = DEFAULTS) -> None:
         self.cluster, self.clock = cluster, clock
         self.store = Store()
         self.dirty: dict[ServiceUid, None] = {}
         self.waits_s: dict[ServiceUid, float | None] = {}
         self.errors: list[ClusterError] = []
         self.num_reconciles = 0
+        self.restarts: list[str] = []
         self.reconciler = Reconciler(
-            edge_of(cluster, self.store, clock=clock, now=clock.now, instance="test"),
-            DEFAULTS,
+            edge_of(
+                cluster,
+                self.store,
+                EventPoster(cluster, now=clock.now, instance="test"),
+                clock=clock,
+                count_restart=self.restarts.append,
+            ),
+            defaults,
             now=clock.now,
         )
         self.resync = Resync(
             cluster,
             self.store,
             scope=Scope(namespace=None, child_label_selector=CHILD_SELECTOR),
-            on_change=self._enqueue,
+            listener=ServiceListener(changed=self._enqueue, routine=self._enqueue),
             clock=clock,
             timing=ResyncTiming(first_settle_s=0, settle_s=0),
         )
@@ -114,13 +126,13 @@ class FakeOperator:
         asyncio.run(self._list())
 
     async def _list(self) -> None:
-        for kind in WATCHED_KINDS:
+        for kind in LISTED_KINDS:
             await self.resync.repair(kind)
         for uid in self.store.service_uids():
             self._enqueue(uid)
 
     async def _run(self) -> None:
-        if not self.store.is_synced(WATCHED_KINDS):
+        if not self.store.is_synced(LISTED_KINDS):
             await self._list()
         for _ in range(MAX_PASSES):
             if not self.dirty:
@@ -143,6 +155,8 @@ class FakeOperator:
     def _take_news(self, event: str, kind: ResourceKind, manifest: Manifest) -> None:
         if kind not in WATCHED_KINDS:
             return
+        if kind != SERVICE_KIND and not is_selected(manifest, CHILD_SELECTOR):
+            return
         seen = stored_object(kind, manifest)
         if event == "DELETED":
             self.store.forget(ObjectUid(seen.uid), at_version=seen.resource_version)
@@ -152,16 +166,31 @@ class FakeOperator:
             self._enqueue(seen.service_uid)
 
 
-def converge(operator: FakeOperator) -> None:
-    """Let the operator and the other controllers take turns until nothing changes any more."""
+def converge(
+    operator: FakeOperator, *, pods_drain: bool = False, binds_claims: bool = True
+) -> None:
+    """Let the operator and the other controllers take turns until nothing changes any more.
+
+    ``pods_drain``: pods of what was deleted do not end; without ``binds_claims`` claims wait.
+    """
     controllers = Controllers(operator.cluster)
+    controllers.pods_drain = pods_drain
+    controllers.binds_claims = binds_claims
     for _ in range(50):
-        before = operator.cluster.objects()
+        before = operator.cluster.versions()
         operator.run()
         controllers.settle()
-        if operator.cluster.objects() == before and not operator.dirty:
+        if operator.cluster.versions() == before and not operator.dirty:
             return
     raise AssertionError("the operator and the controllers never come to rest")
+
+
+def linger(manifest: dict[str, Any]) -> None:
+    """An edit after which the object is being deleted and does not go."""
+    manifest["metadata"] |= {
+        "finalizers": ["example.com/x"],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
 
 
 def condition(cluster: FakeCluster, kind: str, name: str = "chat") -> Mapping[str, Any]:

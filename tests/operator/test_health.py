@@ -18,6 +18,7 @@ WELL = Facts(
     is_leader=True,
     is_synced=True,
     stale_kinds=(),
+    silent_watches={},
     queue_stall_s=0.0,
     expectation_age_s=0.0,
 )
@@ -29,10 +30,12 @@ WELL = Facts(
         ({}, "", ""),
         ({"beat_age_s": 60.0}, "event loop has not run for 60 s", "event loop"),
         ({"stale_kinds": ("pods",)}, "missing of: pods", "missing of: pods"),
+        ({"silent_watches": {"pods": 130.4}}, "watch of pods has been silent for 130 s", "pods"),
         ({"queue_stall_s": 900.0}, "for 900 s", "for 900 s"),
         ({"is_synced": False}, "", "first LISTs"),
         ({"expectation_age_s": 500.0}, "", "has not shown an own write for 500 s"),
         ({"is_leader": False, "is_synced": False, "stale_kinds": ("pods",)}, "", ""),
+        ({"is_leader": False, "silent_watches": {"pods": 130.4}}, "", ""),
     ],
 )
 def test_problems_are_named(change, live: str, ready: str) -> None:

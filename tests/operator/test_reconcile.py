@@ -4,6 +4,7 @@ import pytest
 from tests.operator.fake_cluster import (
     DEPLOYMENT,
     STATEFULSET,
+    Call,
     FakeCluster,
 )
 from tests.operator.fake_operator import (
@@ -13,15 +14,21 @@ from tests.operator.fake_operator import (
     cluster_with_claim,
     condition,
     converge,
+    linger,
     service_manifest,
     service_ref,
     started,
 )
 
+from mizzen_operator.cluster.events import EVENT
+from mizzen_operator.cluster.failures import UnfitObjectError
+from mizzen_operator.cluster.undone_edits import QUIET_S
+from mizzen_operator.reconcile import CLAIM_RECHECK_S
 from mizzen_operator.store import (
     CLAIM,
     OWNED_KINDS,
     POD,
+    ROLE_SCALER,
     SECRET,
     SERVICE_KIND,
     ObjectRef,
@@ -36,13 +43,14 @@ def test_a_service_becomes_ready() -> None:
     assert {"ServiceAccount", "Service", "StatefulSet", "Deployment", "Secret", "Pod"} <= kinds
 
 
-def test_at_rest_nothing_is_written() -> None:
+def test_at_rest_nothing_is_written_nor_asked_in_a_dry_run() -> None:
     operator = started()
-    num_writes = len(operator.cluster.writes)
+    num_calls = len(operator.cluster.calls)
     for _ in range(5):
         operator.clock.now_s += 1000
         operator.reconcile_all()
-    assert operator.cluster.writes[num_writes:] == []
+    later = operator.cluster.calls[num_calls:]
+    assert [call for call in later if call.is_write or call.is_dry_run] == []
 
 
 def test_a_foreign_object_is_never_touched_and_the_condition_names_it() -> None:
@@ -79,7 +87,7 @@ def test_a_foreign_secret_is_a_name_conflict_too() -> None:
     assert cluster.find(ref) == stored
 
 
-def test_an_edited_child_is_put_right() -> None:
+def test_row_54_an_edited_child_is_put_right() -> None:
     operator = started()
     cluster = operator.cluster
     ref = cluster.refs(DEPLOYMENT)[0]
@@ -87,6 +95,53 @@ def test_an_edited_child_is_put_right() -> None:
     cluster.edit(ref, lambda manifest: manifest["spec"].update(replicas=7))
     converge(operator)
     assert cluster.find(ref)["spec"] == before["spec"]
+
+
+def _undone(cluster: FakeCluster) -> list[str]:
+    return [e["message"] for e in cluster.objects(EVENT) if e["reason"] == "EditUndone"]
+
+
+def test_row_54_who_fights_is_told_of_once_in_a_while() -> None:
+    operator = started()
+    cluster = operator.cluster
+    (ref,) = cluster.refs(DEPLOYMENT)
+
+    def fight(rounds: int, *managers: str) -> None:
+        for number in range(rounds):
+            for manager in managers:
+                cluster.edit(ref, lambda item, n=number: item["spec"].update(replicas=7 + n),
+                             by=manager)  # fmt: skip
+                converge(operator)
+
+    fight(5, "kubectl-edit")
+    (told,) = _undone(cluster)
+    assert told.startswith(f"kubectl-edit changed .spec.replicas of Deployment {ref.name}")
+    fight(5, "kubectl-edit", "argocd")
+    assert len(_undone(cluster)) == 2
+    operator.clock.now_s += QUIET_S
+    fight(5, "kubectl-edit")
+    assert len(_undone(cluster)) == 3
+    num_writes = len(cluster.writes)
+    operator.reconcile_all()
+    assert cluster.writes[num_writes:] == []
+
+
+def test_row_54_what_the_spec_or_a_webhook_changes_is_no_edit() -> None:
+    cluster = cluster_with_claim()
+    operator = started(cluster, tokenizer={"replicas": 2})
+    cluster.put(SERVICE_KIND, service_manifest(tokenizer={"replicas": 3}))
+    converge(operator)
+
+    def mutate(ref: ObjectRef, manifest: dict[str, Any]) -> None:
+        if ref.kind == DEPLOYMENT:
+            manifest["spec"]["replicas"] = 5
+
+    cluster.mutate = mutate
+    (ref,) = cluster.refs(DEPLOYMENT)
+    cluster.edit(ref, lambda manifest: None)
+    converge(operator)
+    assert cluster.find(ref)["spec"]["replicas"] == 5
+    assert _undone(cluster) == []
 
 
 def test_what_the_first_creation_wrote_can_be_taken_back() -> None:
@@ -180,12 +235,6 @@ def test_an_object_that_lingers_is_named_and_holds_up_nothing_else() -> None:
     cluster = operator.cluster
     ref = ObjectRef(kind=kind_named("v1", "Service"), namespace=NAMESPACE, name="chat")
 
-    def linger(manifest: dict[str, Any]) -> None:
-        manifest["metadata"] |= {
-            "finalizers": ["example.com/x"],
-            "deletionTimestamp": "2026-01-01T00:00:00Z",
-        }
-
     cluster.edit(ref, linger)
     cluster.put(SERVICE_KIND, service_manifest(replicas=2))
     with pytest.raises(AssertionError, match="not at rest"):
@@ -202,13 +251,30 @@ def test_an_object_that_lingers_is_named_and_holds_up_nothing_else() -> None:
     assert condition(cluster, "Ready")["status"] == "True"
 
 
+def test_a_new_group_waits_until_the_pods_of_the_former_one_have_ended() -> None:
+    operator = started()
+    cluster = operator.cluster
+    (former,) = cluster.refs(STATEFULSET)
+    cluster.put(SERVICE_KIND, service_manifest(engine={"contextLength": 512}))
+    converge(operator, pods_drain=True)
+    assert cluster.refs(STATEFULSET) == [former], "its GPUs are taken until it has ended"
+    progressing = condition(cluster, "Progressing")
+    assert progressing["status"] == "True"
+    assert f"waiting until {former.name} has ended" in progressing["message"]
+
+    converge(operator)
+    (new,) = cluster.refs(STATEFULSET)
+    assert new != former
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
 def test_a_bad_spec_is_a_condition_not_a_retry() -> None:
     cluster = cluster_with_claim()
     operator = started(cluster, engine={"args": ["--model", "other"]})
     accepted = condition(cluster, "Accepted")
     assert accepted["status"] == "False"
     assert "spec.engine.args" in accepted["message"]
-    assert not [ref for ref in cluster.refs() if ref.kind in OWNED_KINDS]
+    assert not [ref for ref in cluster.refs() if ref.kind in OWNED_KINDS and ref.kind != CLAIM]
     assert operator.errors == []
     assert list(operator.waits_s.values()) == [None]
 
@@ -216,7 +282,9 @@ def test_a_bad_spec_is_a_condition_not_a_retry() -> None:
 def test_a_spec_that_turns_bad_leaves_what_runs() -> None:
     operator = started()
     cluster = operator.cluster
-    children = {ref: cluster.find(ref) for ref in cluster.refs() if ref.kind in OWNED_KINDS}
+    # Those of role scalers tell of the refusal too.
+    kinds = set(OWNED_KINDS) - {ROLE_SCALER}
+    children = {ref: cluster.find(ref) for ref in cluster.refs() if ref.kind in kinds}
     cluster.put(SERVICE_KIND, service_manifest(engine={"args": ["--model", "other"]}))
     converge(operator)
     assert condition(cluster, "Ready")["status"] == "False"
@@ -226,7 +294,7 @@ def test_a_spec_that_turns_bad_leaves_what_runs() -> None:
     assert {ref: cluster.find(ref) for ref in children} == children
 
 
-def test_paused_leaves_children_alone_but_keeps_the_status() -> None:
+def test_row_54_paused_leaves_children_alone_but_keeps_the_status() -> None:
     operator = started()
     cluster = operator.cluster
     cluster.put(SERVICE_KIND, service_manifest(replicas=3, paused=True))
@@ -241,7 +309,10 @@ def test_a_missing_claim_is_looked_for_again() -> None:
     operator = FakeOperator(cluster, Clock())
     operator.run()
     assert condition(cluster, "ModelReady")["reason"] == "ClaimNotFound"
-    assert list(operator.waits_s.values()) == [15.0]
+    assert condition(cluster, "ResolvedRefs")["reason"] == "ClaimNotFound"
+    (wait_s,) = operator.waits_s.values()
+    assert wait_s is not None
+    assert 0 < wait_s <= CLAIM_RECHECK_S
 
 
 def test_a_claim_that_cannot_be_shared_is_refused() -> None:
@@ -268,3 +339,23 @@ def test_a_lost_secret_is_made_again_once_the_service_is_not_well() -> None:
     operator.clock.now_s += 100
     operator.reconcile_all()
     assert cluster.find(ref) is not None
+
+
+def test_row_9_an_object_that_its_definition_does_not_fit_any_more_is_told_so() -> None:
+    cluster = cluster_with_claim()
+    cluster.put(SERVICE_KIND, service_manifest(tokenizer={"replicas": "2"}))
+
+    def refuse_apply(call: Call) -> None:
+        if call.ref == service_ref() and call.manager == "mizzen-status":
+            raise UnfitObjectError("failed to create typed live object")
+
+    cluster.before = refuse_apply
+    operator = FakeOperator(cluster, Clock())
+    converge(operator)
+    assert operator.errors == []
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "InvalidSpec")
+    assert "spec.tokenizer.replicas" in accepted["message"]
+    num_writes = len(cluster.writes)
+    operator.reconcile_all()
+    assert len(cluster.writes) == num_writes

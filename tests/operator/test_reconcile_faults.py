@@ -1,3 +1,5 @@
+import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -5,11 +7,12 @@ from tests.operator.fake_cluster import (
     DEPLOYMENT,
     STATEFULSET,
     Call,
-    Controllers,
     FakeCluster,
     OperatorDied,
 )
+from tests.operator.fake_controllers import Controllers
 from tests.operator.fake_operator import (
+    DEFAULTS,
     Clock,
     FakeOperator,
     cluster_with_claim,
@@ -18,6 +21,7 @@ from tests.operator.fake_operator import (
     service_manifest,
     started,
 )
+from tests.scale import count
 
 from mizzen_operator.cluster.events import EVENT
 from mizzen_operator.errors import (
@@ -27,6 +31,7 @@ from mizzen_operator.errors import (
     ThrottledError,
     UnavailableError,
 )
+from mizzen_operator.spec.resolve import Defaults
 from mizzen_operator.store import (
     SECRET,
     SERVICE_KIND,
@@ -54,10 +59,11 @@ def what_matters(cluster: FakeCluster) -> list[Any]:
 def test_a_restarted_operator_writes_nothing_but_asks_for_its_secret() -> None:
     operator = started()
     operator.die()
-    num_writes = len(operator.cluster.writes)
+    num_writes, dry_runs = len(operator.cluster.writes), operator.cluster.dry_runs
     successor = FakeOperator(operator.cluster, operator.clock)
     successor.run()
     later = operator.cluster.writes[num_writes:]
+    assert operator.cluster.dry_runs == dry_runs
     assert {(call.verb, call.ref.kind) for call in later} == {("create", SECRET), ("patch", SECRET)}
     before = operator.cluster.objects()
     successor.reconcile_all()
@@ -65,15 +71,22 @@ def test_a_restarted_operator_writes_nothing_but_asks_for_its_secret() -> None:
 
 
 def all_changes(cluster: FakeCluster) -> None:
-    """A life with creation, a rolling change, scaling down and up."""
-    yield lambda: cluster.put(SERVICE_KIND, service_manifest(replicas=2))
+    """Creation, a rolling change, scaling down, other keys; monitoring comes and goes."""
     engine = {"args": ["--seed", "1"]}
-    yield lambda: cluster.put(SERVICE_KIND, service_manifest(replicas=2, engine=engine))
-    yield lambda: cluster.put(SERVICE_KIND, service_manifest(replicas=1, engine=engine))
+    for spec in (
+        {"replicas": 2, "observability": {}},
+        {"replicas": 2, "observability": {"interval": "30s", "rules": False}, "engine": engine},
+        {"replicas": 1, "engine": engine},
+        {"replicas": 1, "engine": engine, "security": {"keyRotation": "2027-01-01"}},
+    ):
+        yield lambda spec=spec: cluster.put(SERVICE_KIND, service_manifest(**spec))
 
 
-def live(cluster: FakeCluster, *, die_after: int | None) -> int:
-    """Live through all changes, dying once after the given number of writes; number of writes."""
+def live(cluster: FakeCluster, *, die_after: int | None, successor: Defaults = DEFAULTS) -> int:
+    """Live through all changes, dying once after the given number of writes; number of writes.
+
+    The successor may be another release, with other defaults.
+    """
     clock = Clock()
     operator = FakeOperator(cluster, clock)
     num_writes = 0
@@ -91,7 +104,7 @@ def live(cluster: FakeCluster, *, die_after: int | None) -> int:
             converge(operator)
         except OperatorDied:
             operator.die()
-            operator = FakeOperator(cluster, clock)
+            operator = FakeOperator(cluster, clock, successor)
             converge(operator)
     operator.die()
     return num_writes
@@ -102,26 +115,45 @@ def test_dying_after_any_write_leads_to_the_same_world() -> None:
     num_writes = live(undisturbed, die_after=None)
     assert num_writes > 20
     expected = what_matters(undisturbed)
-    for die_after in range(1, num_writes + 1):
+    for die_after in range(1, num_writes + 1, count(check=5, full=1)):
         cluster = cluster_with_claim()
         live(cluster, die_after=die_after)
         assert what_matters(cluster) == expected, f"after write {die_after}"
 
 
+def test_an_upgrade_after_any_write_leads_to_the_same_world() -> None:
+    undisturbed = cluster_with_claim()
+    num_writes = live(undisturbed, die_after=None)
+    expected = what_matters(undisturbed)
+    later = Defaults(frontend_image="mizzen/frontend:2", worker_image="mizzen/worker:2")
+    offer = "UpdateAvailable"
+    # The first is the ServiceAccount, the second stores what it begins with.
+    for die_after in range(2, num_writes + 1, count(check=5, full=1)):
+        cluster = cluster_with_claim()
+        live(cluster, die_after=die_after, successor=later)
+        found = what_matters(cluster)
+        (status,) = (item["status"] for item in found if item["kind"] == SERVICE_KIND.kind)
+        assert [item["type"] for item in status["conditions"]].count(offer) == 1
+        status["conditions"] = [item for item in status["conditions"] if item["type"] != offer]
+        assert found == expected, f"after write {die_after}"
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("first", "error"),
     [
-        ConflictError("changed"),
-        UnavailableError("away"),
-        ThrottledError("slowly", retry_after_s=1.0),
+        (0, ConflictError("changed")),
+        (1, UnavailableError("away")),
+        (2, ThrottledError("slowly", retry_after_s=1.0)),
     ],
 )
-def test_every_call_may_fail_once(error) -> None:
-    expected = what_matters(started().cluster)
-    num_calls = len(started().cluster.calls)
-    for number in range(num_calls):
+def test_every_call_may_fail_once(first: int, error: Exception) -> None:
+    """Every third call in the quick checks: the three errors take turns."""
+    expected = what_matters(started(observability={}).cluster)
+    num_calls = len(started(observability={}).cluster.calls)
+    step = count(check=3, full=1)
+    for number in range(first % step, num_calls, step):
         cluster = cluster_with_claim()
-        cluster.put(SERVICE_KIND, service_manifest())
+        cluster.put(SERVICE_KIND, service_manifest(observability={}))
         operator = FakeOperator(cluster, Clock())
         operator.run_lists()
         left = number
@@ -135,6 +167,73 @@ def test_every_call_may_fail_once(error) -> None:
         cluster.before = fail
         converge(operator)
         assert what_matters(cluster) == expected, f"call {number}"
+
+
+STORM = (
+    ConflictError("changed"),
+    UnavailableError("away"),
+    ThrottledError("slowly", retry_after_s=1.0),
+)
+
+
+def live_in_a_storm(seed: int) -> FakeCluster:
+    """Live through all changes while every third call fails somehow; then the storm ends."""
+    dice = random.Random(seed)
+    cluster = cluster_with_claim()
+    operator = FakeOperator(cluster, Clock())
+    operator.run_lists()
+
+    def fail(call: Call) -> None:
+        if dice.random() < 0.33:
+            raise dice.choice(STORM)
+
+    for change in all_changes(cluster):
+        change()
+        cluster.before = fail
+        for _ in range(dice.randrange(1, 30)):
+            # It may go on for longer than anybody tries: only what follows must come to rest.
+            with suppress(AssertionError):
+                operator.run()
+            if not operator.dirty:
+                break
+        cluster.before = lambda call: None
+        converge(operator)
+    return cluster
+
+
+def test_a_storm_leads_to_the_same_world() -> None:
+    undisturbed = cluster_with_claim()
+    live(undisturbed, die_after=None)
+    expected = what_matters(undisturbed)
+    for seed in range(count(check=5, full=100)):
+        assert what_matters(live_in_a_storm(seed)) == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_jump_of_the_clock_deletes_nothing_and_stops_nothing(jump_s: float) -> None:
+    """Wall time jumps after a write, and back at the next change."""
+    undisturbed = cluster_with_claim()
+    num_writes = live(undisturbed, die_after=None)
+    expected = what_matters(undisturbed)
+    deleted = [call.ref for call in undisturbed.writes if call.verb == "delete"]
+    for jump_after in range(1, num_writes + 1, count(check=7, full=1)):
+        cluster, clock = cluster_with_claim(), Clock()
+        operator = FakeOperator(cluster, clock)
+        num_done = 0
+
+        def jump(call: Call, clock: Clock = clock, jump_after: int = jump_after) -> None:
+            nonlocal num_done
+            num_done += 1
+            if num_done == jump_after:
+                clock.jumped_s = jump_s
+
+        cluster.after_write = jump
+        for change in all_changes(cluster):
+            clock.jumped_s = 0.0
+            change()
+            converge(operator)
+        assert what_matters(cluster) == expected, f"after write {jump_after}"
+        assert [call.ref for call in cluster.writes if call.verb == "delete"] == deleted
 
 
 def test_a_deletion_planned_from_old_news_is_not_carried_out() -> None:

@@ -34,6 +34,8 @@ def test_what_is_needed_is_named(name: str) -> None:
         ("HTTP_PORT", "1.5", "'1.5' is not a whole number"),
         ("HTTP_PORT", "70000", "'70000' is not a whole number from 0 to 65535"),
         ("RESYNC_SECONDS", "nan", "'nan' is not a number from 1 to 86400"),
+        ("SERVICE_PULL_SECRETS", "a, B", "'B' is no name of a Secret"),
+        ("GPU_CLASSES", "a=1Gi,b=2G", "'b=2G' is no class of GPUs: write NAME=MEMORY"),
         ("LOG_LEVEL", "loud", "'LOUD' is none of DEBUG, INFO, WARNING, ERROR"),
     ],
 )

@@ -176,3 +176,34 @@ def test_any_order_of_news_leaves_the_newest_and_a_true_index(steps) -> None:
     for service in ("s1", "s2"):
         assert uids(store, service) == sorted(uid for uid in living if living[uid] == service)
     assert store.num_objects(POD) == len(living)
+
+
+def test_of_a_pod_only_what_facts_are_read_from_is_kept() -> None:
+    store = Store()
+    spec = {"nodeName": "n1", "containers": [{"name": "a"}], "affinity": {"a": {}}, "priority": 0}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    store.observe(pod("a", 5, spec=spec, status=status))
+    manifest = store.children(ServiceUid("s1"))[0].manifest
+    assert manifest["spec"] == {"nodeName": "n1", "priority": 0}
+    assert manifest["status"] == status
+
+
+def test_managed_fields_are_packed_and_come_back() -> None:
+    fields = [{"manager": "m", "operation": "Apply", "fieldsV1": {"f:spec": {"f:a": {}}}}]
+    metadata = {"name": "s", "namespace": "ns", "uid": "u", "resourceVersion": "7"}
+    manifest = {"metadata": {**metadata, "managedFields": fields}, "spec": {"list": [{"a": 1}]}}
+    store = Store()
+    assert store.observe(stored_object(SERVICE_KIND, manifest))
+    known = store.service(ServiceUid("u"))
+    assert known is not None
+    assert known.managed_fields == fields
+    assert known.manifest == {"metadata": metadata, "spec": {"list": [{"a": 1}]}}
+
+
+def test_equal_texts_of_different_objects_are_one() -> None:
+    store = Store()
+    for uid in ("a", "b"):
+        text = "".join(["a text ", "that is made twice"])
+        store.observe(pod(uid, 5, status={"message": text}))
+    first, second = (child.manifest["status"] for child in store.children(ServiceUid("s1")))
+    assert first["message"] is second["message"]

@@ -33,6 +33,11 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.schedule.add(key)
         self.owed.add(key)
 
+    @rule(key=KEYS)
+    def add_routine(self, key: str) -> None:
+        self.schedule.add_routine(key)
+        self.owed.add(key)
+
     @rule(key=KEYS, delay_s=st.integers(0, 5))
     def add_at(self, key: str, delay_s: int) -> None:
         due_s = self.now_s + delay_s
@@ -72,6 +77,32 @@ class ScheduleMachine(RuleBasedStateMachine):
 TestSchedule = ScheduleMachine.TestCase
 
 
+def taken(schedule: KeySchedule[str], number: int) -> list[str | None]:
+    keys = [schedule.take(0.0) for _ in range(number)]
+    for key in keys:
+        if key is not None:
+            schedule.done(key)
+    return keys
+
+
+def test_news_goes_before_routine_which_gets_every_fourth_run() -> None:
+    schedule: KeySchedule[str] = KeySchedule()
+    for key in "xyz":
+        schedule.add_routine(key)
+    for key in "abcdefg":
+        schedule.add(key)
+    assert taken(schedule, 11) == [*"abc", "x", *"def", "y", "g", "z", None]
+
+
+def test_news_of_a_key_takes_it_out_of_routine() -> None:
+    schedule: KeySchedule[str] = KeySchedule()
+    for key in "ab":
+        schedule.add_routine(key)
+    schedule.add("b")
+    schedule.add_routine("b")
+    assert taken(schedule, 3) == ["b", "a", None]
+
+
 @given(
     num_failures=st.integers(1, 10_000),
     jitter=st.floats(0, 1, exclude_max=True),
@@ -109,6 +140,9 @@ def test_retry_backs_off_per_key_and_forget_resets() -> None:
         work.forget("a")
         assert work.retry("a") == 2
         assert work.retry("a", not_before_s=60) == 60
+        assert work.retry("a", not_after_s=3) == 3
+        assert work.retry("a", not_after_s=100) == 8
+        assert work.retry("a", not_before_s=60, not_after_s=3) == 60
 
     asyncio.run(scenario())
 
@@ -196,5 +230,44 @@ def test_an_exception_out_of_the_handler_ends_the_run() -> None:
         work.add("a")
         with pytest.RaisesGroup(ValueError):
             await work.run(handle, num_workers=1)
+
+    asyncio.run(scenario())
+
+
+def test_the_wait_of_a_key_counts_from_the_first_news_for_its_run() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        waits_s: list[float] = []
+        work: WorkQueue[str] = WorkQueue(clock=clock, jitter=lambda: 0.0, on_wait=waits_s.append)
+
+        async def handle(key: str) -> None:
+            if len(waits_s) == 1:
+                work.add(key)
+                clock.now_s += 3
+                work.close()
+
+        work.add("a")
+        clock.now_s += 1
+        work.add("a")
+        clock.now_s += 1
+        await work.run(handle, num_workers=1)
+        assert waits_s == [2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_a_delay_is_no_wait() -> None:
+    async def scenario() -> None:
+        clock = Clock()
+        waits_s: list[float] = []
+        work: WorkQueue[str] = WorkQueue(clock=clock, jitter=lambda: 0.0, on_wait=waits_s.append)
+
+        async def handle(key: str) -> None:
+            work.close()
+
+        work.add_after("a", 5)
+        clock.now_s += 9
+        await work.run(handle, num_workers=1)
+        assert waits_s == [0]
 
     asyncio.run(scenario())

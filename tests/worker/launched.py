@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx
+import zmq
 from tests.worker.byte_vocabulary import VOCAB_SIZE, write_model_folder
 from tests.worker.model_executor.tiny_llama import save_tiny_llama
 
@@ -43,14 +44,20 @@ class Launched:
     """One ``mizzen VERB`` process with its children."""
 
     def __init__(
-        self, *arguments: str, log: Path, admin_port: int, path: Path | None = None
+        self,
+        *arguments: str,
+        log: Path,
+        admin_port: int,
+        path: Path | None = None,
+        variables: dict[str, str] | None = None,
     ) -> None:
-        """``path`` is searched for modules first."""
+        """``path`` is searched for modules first; ``variables`` are added to the environment."""
         self.admin = f"http://127.0.0.1:{admin_port}"
         self.log = log
         first = "" if path is None else f"{path}:"
         folders = f"{first}{ROOT / 'operator'}:{ROOT / 'worker'}"
         environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1"}
+        environment |= variables or {}
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 [
@@ -113,6 +120,25 @@ class Launched:
     def terminate(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def write_keys(folder: Path) -> Path:
+    """Write the CURVE key files of one service."""
+    folder.mkdir()
+    for role in ("server", "client"):
+        public, secret = zmq.curve_keypair()
+        (folder / f"{role}.pub").write_bytes(public)
+        (folder / f"{role}.key").write_bytes(secret)
+    return folder
 
 
 def _child_pids(pid: int) -> list[int]:

@@ -56,6 +56,14 @@ def test_command_answers(
     assert sentence in captured.out + captured.err
 
 
+@pytest.mark.parametrize("verb", ["completion", "show-config"])
+def test_help_that_was_asked_for_is_no_error(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    assert cli.main([verb, "--help"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"usage: mizzen {verb} ")
+    assert captured.err == ""
+
+
 def test_verb_of_a_missing_package_says_what_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-import zmq
-from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
+from tests.worker.launched import (
+    Launched,
+    free_port,
+    is_running,
+    streaming,
+    write_keys,
+    write_tiny_model,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -78,7 +84,7 @@ def test_serve_heals_drains_and_leaves_nothing(model: Path, tmp_path: Path) -> N
         assert last["output_ids"] == whole["output_ids"]
         assert served.process.wait(60) == 0
         assert not folder.exists()
-        assert not any(_is_running(pid) for pid in children.values())
+        assert not any(is_running(pid) for pid in children.values())
 
 
 def test_children_die_with_a_killed_launcher(model: Path, tmp_path: Path) -> None:
@@ -92,13 +98,13 @@ def test_children_die_with_a_killed_launcher(model: Path, tmp_path: Path) -> Non
         served.process.kill()
         served.process.wait()
         ends_at = time.monotonic() + 10
-        while any(_is_running(pid) for pid in children.values()):
+        while any(is_running(pid) for pid in children.values()):
             assert time.monotonic() < ends_at
             time.sleep(0.05)
 
 
 def test_split_roles_with_keys_fail_stop_and_resume(model: Path, tmp_path: Path) -> None:
-    keys = _write_keys(tmp_path / "keys")
+    keys = write_keys(tmp_path / "keys")
     wire_port, port = free_port(), free_port()
     worker_admin = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -188,23 +194,6 @@ def test_a_missing_vocabulary_is_said_in_one_sentence(tmp_path: Path) -> None:
     ) as served:
         assert served.process.wait(60) == 1
         assert "holds no tokenizer.json and no .gguf file; give a" in served.log.read_text()
-
-
-def _write_keys(folder: Path) -> Path:
-    folder.mkdir()
-    for role in ("server", "client"):
-        public, secret = zmq.curve_keypair()
-        (folder / f"{role}.pub").write_bytes(public)
-        (folder / f"{role}.key").write_bytes(secret)
-    return folder
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 def _socket_folder(launcher_pid: int) -> Path:

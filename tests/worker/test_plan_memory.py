@@ -52,6 +52,10 @@ def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     assert "KV memory        128.0 KiB  for one position" in text
     assert "requests of the whole context" in text
+    assert "a plan only" not in text
+    several = ["--tensor-parallel-size", "2"]
+    assert cli.main(["plan-memory", str(folder), "--gpu-memory", "80", *several]) == 0
+    assert "a plan only: a start refuses" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -126,3 +130,42 @@ def test_fp8_keys_and_values_take_half(tmp_path: Path, capsys: pytest.CaptureFix
     assert 2 * packed["kv_token_bytes"] == exact["kv_token_bytes"]
     # Of both, a page is the sink, and what is no whole page is left over.
     assert packed["kv_tokens"] == pytest.approx(2 * exact["kv_tokens"], abs=2 * 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "share_of_kv"),
+    [("llama8b", 2, 2), ("llama8b", 16, 8), ("qwen30b-a3b", 4, 4), ("qwen06b", 8, 8)],
+)
+def test_a_rank_takes_its_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, size: int, share_of_kv: int
+) -> None:
+    """Norms and routers are whole on every rank, and KV heads where there are fewer than ranks."""
+    folder = str(_folder(tmp_path, name))
+    whole, rank = (
+        _plan(capsys, folder, "--gpu-memory", "139.8", "--tensor-parallel-size", str(ranks))
+        for ranks in (1, size)
+    )
+    assert rank["tensor_parallel_size"] == size
+    assert rank["kv_token_bytes"] * share_of_kv == whole["kv_token_bytes"]
+    shared_heads = whole["weights_bytes"] * 0.08 if share_of_kv < size else 0
+    least = whole["weights_bytes"] / size
+    assert least <= rank["weights_bytes"] < least * 1.02 + shared_heads
+    assert rank["step_bytes"] < whole["step_bytes"]
+    assert rank["kv_tokens"] > whole["kv_tokens"] * share_of_kv
+
+
+def test_ranks_are_told_of_and_what_they_cannot_divide(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(_folder(tmp_path, "llama8b"))
+    assert (
+        cli.main(["plan-memory", folder, "--gpu-memory", "80", "--tensor-parallel-size", "2"]) == 0
+    )
+    assert capsys.readouterr().out.startswith("each of 2 ranks, on a GPU of its own:\nweights")
+    assert (
+        cli.main(["plan-memory", folder, "--gpu-memory", "80", "--tensor-parallel-size", "3"]) == 2
+    )
+    assert capsys.readouterr().err == (
+        "mizzen plan-memory: --tensor-parallel-size: 3 does not divide the model's 32 attention "
+        "heads; use 1 or 2 or 4 or 8 or 16 or 32\n"
+    )

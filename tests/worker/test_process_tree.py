@@ -12,13 +12,13 @@ from mizzen_worker.config.env import (
     PodEnvironment,
     read_pod_environment,
 )
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.option import Role
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.data_parallel.settings import ControllerSettings
 from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.process_tree import LaunchPlan, plan_launch
 from mizzen_worker.scheduler.engine_setup import runner_options
-from mizzen_worker.scheduler.rank_settings import RankSettings
+from mizzen_worker.scheduler.rank_settings import FollowerSettings, RankSettings
 
 Kind = TypeVar("Kind")
 
@@ -101,6 +101,88 @@ def test_a_lone_rank_keeps_the_gpus_it_was_given(tmp_path: Path) -> None:
     for flags in (("--device", "cuda"), ("--device", "cuda:1"), ()):
         (rank,) = _plan(Role.WORKER, tmp_path, *flags).specs
         assert rank.environment == {}
+
+
+_PODS = {
+    "MIZZEN_NODE_COUNT": "2",
+    "MIZZEN_LEADER_ADDRESS": "group-0.ranks.ns.svc",
+    "MIZZEN_GROUP_ID": "group",
+    "MIZZEN_GROUP_EPOCH": "7",
+}
+
+
+def _node(rank: int) -> PodEnvironment:
+    return read_pod_environment({**_PODS, "MIZZEN_NODE_RANK": str(rank)})
+
+
+def test_a_group_on_one_machine_meets_at_a_socket_file_and_shares_one_fate(tmp_path: Path) -> None:
+    flags = ("--tensor-parallel-size", "4", "--threads", "8", "--rank-heartbeat-limit", "3")
+    plan = _plan(Role.SERVE, tmp_path, *flags)
+    (rank,), followers = _of(plan, RankSettings), _of(plan, FollowerSettings)
+    places = [rank.place, *(one.place for one in followers)]
+    assert [place.rank for place in places if place] == [0, 1, 2, 3]
+    assert {place.address for place in places if place} == {"ipc:///sockets/rank.ranks"}
+    assert {place.heartbeat_limit_s for place in places if place} == {plan.lifeless_limit_s} == {3}
+    assert [one.engine.threads for one in (rank, *followers)] == [2] * 4
+    group = [spec for spec in plan.specs if spec.fate is not None]
+    assert [spec.name for spec in group] == ["rank", "rank.1", "rank.2", "rank.3"]
+    assert {spec.fate for spec in group} == {"rank"}
+    assert plan.drain.stages[1][:4] == ("rank", "rank.1", "rank.2", "rank.3")
+    packet = msgspec.msgpack.encode(followers[0])
+    assert msgspec.msgpack.decode(packet, type=FollowerSettings) == followers[0]
+
+
+def test_copies_of_the_model_are_groups_of_their_own(tmp_path: Path) -> None:
+    flags = ("--tensor-parallel-size", "2", "--data-parallel-size", "2", "--device", "cuda")
+    plan = _plan(Role.WORKER, tmp_path, *flags)
+    names = {spec.name: (spec.fate, spec.environment.get(ENV_VISIBLE_GPUS)) for spec in plan.specs}
+    assert names == {
+        "rank-0": ("rank-0", "0"),
+        "rank-0.1": ("rank-0", "1"),
+        "rank-1": ("rank-1", "2"),
+        "rank-1.1": ("rank-1", "3"),
+        "controller": (None, None),
+    }
+    addresses = [one.place.address for one in _of(plan, FollowerSettings)]
+    assert len(set(addresses)) == 2
+
+
+def test_nodes_of_a_group_share_its_ranks_and_meet_at_the_leaders_port(tmp_path: Path) -> None:
+    flags = ("--tensor-parallel-size", "4", "--insecure", "--rank-port", "77")
+    first = _plan(Role.WORKER, tmp_path, *flags, pod=_node(0))
+    second = _plan(Role.WORKER, tmp_path, *flags, pod=_node(1))
+    assert [spec.name for spec in first.specs] == ["rank", "rank.1"]
+    assert [spec.name for spec in second.specs] == ["rank.2", "rank.3"]
+    assert not any(spec.is_restarted for spec in (*first.specs, *second.specs))
+    (place, _) = (one.place for one in _of(second, FollowerSettings))
+    assert (place.address, place.group_id, place.epoch, place.size) == (
+        "tcp://group-0.ranks.ns.svc:77",
+        "group",
+        "7",
+        4,
+    )
+    assert second.drain.stages == (("rank.2", "rank.3"),)
+
+
+@pytest.mark.parametrize(
+    ("role", "flags", "sentence"),
+    [
+        (Role.WORKER, ("--insecure",), r"--tensor-parallel-size: 1 ranks .* by 2 nodes .*MIZZEN"),
+        (Role.WORKER, ("--tensor-parallel-size", "3"), r"3 ranks cannot be shared by 2 nodes"),
+        (Role.WORKER, ("--tensor-parallel-size", "2"), r"MIZZEN_LEADER_ADDRESS: tcp://.* leaves"),
+        (
+            Role.WORKER,
+            ("--tensor-parallel-size", "2", "--data-parallel-size", "2"),
+            r"--data-parallel-size: 2 over 2 nodes .* is not available in this version; give 1",
+        ),
+        (Role.SERVE, ("--tensor-parallel-size", "2"), r"MIZZEN_NODE_COUNT: 2 nodes are for mizzen"),
+    ],
+)
+def test_groups_that_nodes_cannot_make_up_are_refused(
+    tmp_path: Path, role: Role, flags: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        _plan(role, tmp_path, *flags, pod=_node(1))
 
 
 def test_what_a_rank_is_told_arrives(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ OWN_VERBS = {
     "drain": "mizzen_worker.verbs:drain",
     "show-config": "mizzen_worker.verbs:show_config",
     "plan-memory": "mizzen_worker.verbs:plan_memory",
+    "fetch-weights": "mizzen_worker.verbs:fetch_weights",
     "bench": "mizzen_worker.verbs:bench",
     "completion": "mizzen_worker.verbs:completion",
 }

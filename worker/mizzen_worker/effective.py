@@ -21,6 +21,7 @@ from mizzen_worker.contracts.operator_names import (
     FLAG_DTYPE,
     FLAG_MODEL,
     FLAG_SERVED_MODEL_NAME,
+    FLAG_TENSOR_PARALLEL,
     FLAG_THREADS,
 )
 from mizzen_worker.observability.process_log import is_json_wanted
@@ -89,7 +90,8 @@ def _of_engine(given: Mapping[str, Any]) -> dict[str, Effective]:
         folder, reason = default_compile_cache(process_environment())
         found[_FLAG_COMPILE_CACHE] = Effective(value=str(folder), reason=reason)
     if given[FLAG_THREADS] == 0:
-        cores, num_ranks = len(os.sched_getaffinity(0)), given[FLAG_DATA_PARALLEL]
+        cores = len(os.sched_getaffinity(0))
+        num_ranks = given[FLAG_DATA_PARALLEL] * given[FLAG_TENSOR_PARALLEL]
         shared = "" if num_ranks == 1 else f", shared by {num_ranks} ranks"
         found[FLAG_THREADS] = Effective(
             value=str(cores), reason=f"the cores of this machine{shared}"

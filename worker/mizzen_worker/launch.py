@@ -15,7 +15,7 @@ import time
 
 from mizzen_worker.config.env import PodEnvironment, process_environment
 from mizzen_worker.config.groups import AdminOptions, HttpOptions
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.option import Role
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.operator_names import FLAG_ADMIN_PORT, FLAG_HTTP_PORT
@@ -24,7 +24,7 @@ from mizzen_worker.ipc.parent_link import Report
 from mizzen_worker.process_tree import LaunchPlan, plan_launch
 from mizzen_worker.supervision.admin import admin_app
 from mizzen_worker.supervision.health import SilenceLimits
-from mizzen_worker.supervision.pod_control import KIND_FRONT, KIND_RANK, PodControl
+from mizzen_worker.supervision.pod_control import KIND_FOLLOWER, KIND_FRONT, KIND_RANK, PodControl
 from mizzen_worker.supervision.progress import Announcer, Progress
 from mizzen_worker.supervision.socket_folder import socket_folder
 from mizzen_worker.supervision.supervisor import Listeners, Supervisor
@@ -60,7 +60,7 @@ async def _run(plan: LaunchPlan, listener: socket.socket, public: socket.socket 
     kinds = {spec.name: spec.kind for spec in plan.specs}
 
     def on_report(name: str, report: Report) -> None:
-        if kinds[name] == KIND_RANK:
+        if kinds[name] in {KIND_RANK, KIND_FOLLOWER}:
             progress.note(name, report)
         elif kinds[name] == KIND_FRONT and plan.role is Role.SERVE:
             announcer.note(report)
@@ -76,7 +76,9 @@ async def _run(plan: LaunchPlan, listener: socket.socket, public: socket.socket 
         clock=time.monotonic,
         environment=process_environment(),
         limits=SilenceLimits(
-            running_s=plan.admin.stuck_limit_s, loading_s=plan.admin.loading_limit_s
+            running_s=plan.admin.stuck_limit_s,
+            loading_s=plan.admin.loading_limit_s,
+            lifeless_s=plan.lifeless_limit_s,
         ),
         listeners=Listeners(on_report=on_report, on_drain=on_drain),
     )

@@ -19,6 +19,7 @@ from mizzen_worker.model_executor.memory_estimate import (
 )
 from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
 from mizzen_worker.models.model_facts import ModelFacts
+from mizzen_worker.models.shard_plan import plan_shard
 
 _VALUE_BYTES_BY_DTYPE = {"bfloat16": 2, "float32": 4}
 _BYTES_BY_KV_DTYPE = {"bfloat16": 2, "fp8": 1}
@@ -30,8 +31,10 @@ def run(arguments: Sequence[str]) -> int:
     """Print the plan; gives the exit status: 1 where the model does not fit."""
     try:
         given = _parser().parse_args(arguments)
-        facts = _facts(given.model)
-        _require_servable(given.quantization, facts)
+        whole = _facts(given.model)
+        _require_servable(given.quantization, whole)
+        # Rank 0 has no less than any other.
+        facts = plan_shard(whole, rank=0, size=given.tensor_parallel_size).facts
     except (ConfigError, ModelLoadError) as error:
         sys.stderr.write(f"mizzen plan-memory: {error}\n")
         return 2
@@ -40,6 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         max_rows=given.max_running_requests,
         value_bytes=_VALUE_BYTES_BY_DTYPE[given.dtype],
         is_packed=given.quantization != "none",
+        vocab_size=whole.shape.vocab_size,
     )
     total_bytes = int(given.gpu_memory * GIB)
     use = estimated_use(facts, sizes, total_bytes=total_bytes, fraction=given.memory_fraction)
@@ -48,9 +52,9 @@ def run(arguments: Sequence[str]) -> int:
     page = PageSizes(page_size=given.page_size, page_bytes=given.page_size * token_bytes)
     num_tokens = max(0, pages_that_fit(use, page)) * given.page_size
     if given.json:
-        sys.stdout.write(_json(facts, use, token_bytes, num_tokens))
+        sys.stdout.write(_json(given, facts, use, token_bytes, num_tokens))
     else:
-        sys.stdout.write(_text(facts, use, token_bytes, num_tokens))
+        sys.stdout.write(_text(given, facts, use, token_bytes, num_tokens))
     return 0 if num_tokens else 1
 
 
@@ -89,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         ("--page-size", 64, 1024, "positions of a page"),
         ("--max-chunk-tokens", 8192, 1 << 20, "prompt tokens of one step"),
         ("--max-running-requests", 256, 4096, "requests that run at once"),
+        (
+            "--tensor-parallel-size",
+            1,
+            1024,
+            "ranks, of a GPU each, that share every layer;"
+            " to plan only, a start refuses more than 1 on a GPU in this version",
+        ),
     ):
         parser.add_argument(flag, type=_count(most), default=default, metavar="COUNT",
                             help=f"{what} (default %(default)s)")  # fmt: skip
@@ -135,7 +146,9 @@ def _facts(model: Path) -> ModelFacts:
     return read_folder_facts(folder, has_weights=False)
 
 
-def _text(facts: ModelFacts, use: MemoryUse, token_bytes: int, num_tokens: int) -> str:
+def _text(
+    given: argparse.Namespace, facts: ModelFacts, use: MemoryUse, token_bytes: int, num_tokens: int
+) -> str:
     rows = [
         ("weights", _gib(use.weights_bytes), ""),
         ("KV memory", f"{token_bytes / 1024:.1f} KiB", "for one position"),
@@ -145,6 +158,9 @@ def _text(facts: ModelFacts, use: MemoryUse, token_bytes: int, num_tokens: int) 
         ("left for KV", _gib(use.left_bytes), f"of {_gib(use.total_bytes)} x {use.fraction:g}"),
     ]
     lines = [f"{name:<14}{size:>12}  {note}".rstrip() for name, size, note in rows]
+    if given.tensor_parallel_size > 1:
+        lines.insert(0, f"each of {given.tensor_parallel_size} ranks, on a GPU of its own:")
+        lines.append("a plan only: a start refuses more than 1 such rank on GPUs in this version")
     if num_tokens:
         whole = num_tokens / facts.context_length
         lines.append(
@@ -156,10 +172,13 @@ def _text(facts: ModelFacts, use: MemoryUse, token_bytes: int, num_tokens: int) 
     return "\n".join(lines) + "\n"
 
 
-def _json(facts: ModelFacts, use: MemoryUse, token_bytes: int, num_tokens: int) -> str:
+def _json(
+    given: argparse.Namespace, facts: ModelFacts, use: MemoryUse, token_bytes: int, num_tokens: int
+) -> str:
     told = {
         "architecture": facts.architecture,
         "context_length": facts.context_length,
+        "tensor_parallel_size": given.tensor_parallel_size,
         "gpu_memory_bytes": use.total_bytes,
         "memory_fraction": use.fraction,
         "weights_bytes": use.weights_bytes,

@@ -3,29 +3,28 @@
 A front is an HTTP server with its own detokenizer: the two share no bottleneck with other fronts,
 and one that dies takes nothing of theirs along. All fronts accept from one listening socket, which
 the launcher holds: connections that wait there are taken by whoever lives. A worker with several
-ranks has a controller in front of them; ``serve``'s fronts reach every rank themselves.
+ranks has a controller in front of them; ``serve``'s fronts reach every rank themselves. Each rank
+may be a group of processes, which is ``rank_tree``'s.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import structs
-
-from mizzen_worker.config.env import ENV_VISIBLE_GPUS, PodEnvironment
+from mizzen_worker.config.env import PodEnvironment
 from mizzen_worker.config.groups import (
     AdminOptions,
     EngineOptions,
     HttpOptions,
     LogOptions,
     ModelOptions,
+    RankOptions,
     WireOptions,
 )
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.option import Role
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import (
-    FLAG_DATA_PARALLEL,
-    FLAG_DEVICE,
+    ENV_LEADER_ADDRESS,
     FLAG_LISTEN,
     FLAG_WORKERS,
 )
@@ -36,9 +35,14 @@ from mizzen_worker.http_api.front_settings import FrontSettings
 from mizzen_worker.ipc.link import check_address, rank_events_address, replay_address
 from mizzen_worker.observability.process_log import ProcessLog, is_json_wanted
 from mizzen_worker.observability.tracing import TraceSettings, check_tracing
-from mizzen_worker.scheduler.rank_settings import RankSettings, rank_share
+from mizzen_worker.rank_tree import RankTree, node_ranks, numbered_names, process_log
 from mizzen_worker.supervision.child import ChildSpec
-from mizzen_worker.supervision.pod_control import KIND_CONTROLLER, KIND_FRONT, KIND_RANK
+from mizzen_worker.supervision.pod_control import (
+    KIND_CONTROLLER,
+    KIND_FOLLOWER,
+    KIND_FRONT,
+    KIND_RANK,
+)
 from mizzen_worker.supervision.supervisor import DrainPlan
 from mizzen_worker.vocabulary.model_path import default_model_name, find_gguf
 
@@ -56,6 +60,8 @@ class LaunchPlan:
     log: ProcessLog
     served_name: str
     admin_socket: Path
+    lifeless_limit_s: float
+    """For processes of which others depend on their not being frozen."""
 
 
 def plan_launch(
@@ -83,7 +89,7 @@ def plan_launch(
         http = configuration.group(HttpOptions)
         read_access_keys(http.api_key_file, http.admin_key_file)  # each front keeps its own
     engine = configuration.group(EngineOptions)
-    _check_device(engine, pod.visible_gpus)
+    ranks = node_ranks(role, engine, pod)
     if engine.cache_events is not None:
         _check_events(engine.cache_events, wire, engine.data_parallel_size)
     served_name = model.served_model_name or default_model_name(
@@ -107,7 +113,8 @@ def plan_launch(
         curve_dir=None if wire.curve_dir is None else str(wire.curve_dir),
         log=log,
         http_fd=http_fd,
-        visible_gpus=pod.visible_gpus,
+        pod=pod,
+        local_ranks=ranks,
     )
     role_to_specs = {
         Role.SERVE: tree.serve,
@@ -123,6 +130,7 @@ def plan_launch(
         log=log,
         served_name=served_name,
         admin_socket=tree.admin_socket,
+        lifeless_limit_s=configuration.group(RankOptions).rank_heartbeat_limit_s,
     )
 
 
@@ -136,26 +144,9 @@ def _check_events(address: str, wire: WireOptions, num_ranks: int) -> None:
     replay_address(rank_events_address(address, num_ranks - 1))
 
 
-def _check_device(engine: EngineOptions, visible_gpus: tuple[str, ...] | None) -> None:
-    num_ranks = engine.data_parallel_size
-    is_short = visible_gpus is not None and len(visible_gpus) < num_ranks
-    if num_ranks > 1 and engine.device == "cuda" and is_short:
-        msg = (
-            f"{FLAG_DATA_PARALLEL}: {num_ranks} ranks take a GPU each, and {ENV_VISIBLE_GPUS} names"
-            f" {','.join(visible_gpus or ()) or 'none'}; name more of them or lower the flag"
-        )
-        raise ConfigError(msg)
-    if engine.data_parallel_size > 1 and engine.device.startswith("cuda:"):
-        msg = (
-            f"{FLAG_DEVICE}: {engine.device} is one GPU and {FLAG_DATA_PARALLEL} is"
-            f" {engine.data_parallel_size}; give cuda, and each rank takes one"
-        )
-        raise ConfigError(msg)
-
-
 def _drain_plan(specs: tuple[ChildSpec, ...]) -> DrainPlan:
     """Fronts end before what they stand on, a controller after ranks whose last words it passes."""
-    kinds = ({KIND_FRONT}, {KIND_RANK, _KIND_TEXT}, {KIND_CONTROLLER})
+    kinds = ({KIND_FRONT}, {KIND_RANK, KIND_FOLLOWER, _KIND_TEXT}, {KIND_CONTROLLER})
     stages = (tuple(spec.name for spec in specs if spec.kind in stage) for stage in kinds)
     return DrainPlan(stages=tuple(stage for stage in stages if stage))
 
@@ -173,26 +164,30 @@ class _Tree:
     curve_dir: str | None
     log: ProcessLog
     http_fd: int | None
-    visible_gpus: tuple[str, ...] | None
+    pod: PodEnvironment
+    local_ranks: range
 
     def serve(self) -> tuple[ChildSpec, ...]:
         num_ranks = self.configuration.group(EngineOptions).data_parallel_size
-        addresses = tuple(self._address(name) for name in _names(KIND_RANK, num_ranks))
+        addresses = tuple(self._address(name) for name in numbered_names(KIND_RANK, num_ranks))
         return (
-            *self._ranks(addresses, is_restarted=True),
+            *self._rank_tree().specs(addresses, is_restarted=True),
             *self._fronts(addresses, is_restarted=True),
         )
 
     def worker(self) -> tuple[ChildSpec, ...]:
         wire = self.configuration.group(WireOptions)
         self._check(FLAG_LISTEN, wire.listen, wire)
+        ranks = self._rank_tree()
+        if self.pod.node_count > 1:
+            self._check(ENV_LEADER_ADDRESS, ranks.leader_address, wire)
         num_ranks = self.configuration.group(EngineOptions).data_parallel_size
         if num_ranks == 1:
-            return self._ranks((wire.listen,), is_restarted=False)
+            return ranks.specs((wire.listen,), is_restarted=False)
         # Each rank is a copy of the model for itself: the others' streams go on without it.
-        addresses = tuple(self._address(name) for name in _names(KIND_RANK, num_ranks))
+        addresses = tuple(self._address(name) for name in numbered_names(KIND_RANK, num_ranks))
         return (
-            *self._ranks(addresses, is_restarted=True),
+            *ranks.specs(addresses, is_restarted=True),
             self._controller(wire.listen, addresses),
         )
 
@@ -217,38 +212,21 @@ class _Tree:
             is_insecure_allowed=wire.insecure,
         )
 
-    def _ranks(self, listen: tuple[str, ...], *, is_restarted: bool) -> tuple[ChildSpec, ...]:
-        engine = self.configuration.group(EngineOptions)
-        return tuple(
-            ChildSpec(
-                name=name,
-                kind=KIND_RANK,
-                module="mizzen_worker.scheduler.process",
-                configuration=RankSettings(
-                    model=self.model,
-                    skip_tokenizer=self.skip_tokenizer,
-                    served_name=self.served_name,
-                    instance_id=self.instance_id,
-                    listen=address,
-                    curve_dir=self.curve_dir,
-                    engine=rank_share(engine, rank=rank, num_ranks=len(listen)),
-                    log=self._log_of(name),
-                    trace=self._trace(),
-                ),
-                is_restarted=is_restarted,
-                environment=self._environment_of(rank, len(listen), engine),
-            )
-            for rank, (name, address) in enumerate(
-                zip(_names(KIND_RANK, len(listen)), listen, strict=True)
-            )
+    def _rank_tree(self) -> RankTree:
+        return RankTree(
+            model=self.model,
+            skip_tokenizer=self.skip_tokenizer,
+            served_name=self.served_name,
+            instance_id=self.instance_id,
+            socket_folder=self.socket_folder,
+            curve_dir=self.curve_dir,
+            log=self.log,
+            trace=self._trace(),
+            engine=self.configuration.group(EngineOptions),
+            options=self.configuration.group(RankOptions),
+            pod=self.pod,
+            local_ranks=self.local_ranks,
         )
-
-    def _environment_of(self, rank: int, num_ranks: int, engine: EngineOptions) -> dict[str, str]:
-        """Which GPU one of several ranks sees: CUDA must know before it is loaded."""
-        if engine.device != "cuda" or num_ranks == 1:
-            return {}
-        names = self.visible_gpus
-        return {ENV_VISIBLE_GPUS: str(rank) if names is None else names[rank]}
 
     def _controller(self, listen: str, ranks: tuple[str, ...]) -> ChildSpec:
         return ChildSpec(
@@ -267,7 +245,11 @@ class _Tree:
 
     def _fronts(self, workers: tuple[str, ...], *, is_restarted: bool) -> tuple[ChildSpec, ...]:
         num_fronts = self.configuration.group(HttpOptions).tokenizer_workers
-        names = zip(_names(KIND_FRONT, num_fronts), _names(_KIND_TEXT, num_fronts), strict=True)
+        names = zip(
+            numbered_names(KIND_FRONT, num_fronts),
+            numbered_names(_KIND_TEXT, num_fronts),
+            strict=True,
+        )
         specs: list[ChildSpec] = []
         for front, text in names:
             specs.append(self._text(text, is_restarted=is_restarted))
@@ -322,12 +304,7 @@ class _Tree:
         return TraceSettings(endpoint=log.trace_endpoint, sampling=log.trace_sampling)
 
     def _log_of(self, name: str) -> ProcessLog:
-        return structs.replace(self.log, fields={**self.log.fields, "process": name})
+        return process_log(self.log, name)
 
     def _address(self, name: str) -> str:
         return f"ipc://{self.socket_folder}/{name}"
-
-
-def _names(kind: str, count: int) -> tuple[str, ...]:
-    """Name processes of a kind; a lone one has no number."""
-    return (kind,) if count == 1 else tuple(f"{kind}-{number}" for number in range(count))

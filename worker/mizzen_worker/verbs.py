@@ -10,8 +10,12 @@ from collections.abc import Callable, Sequence
 from mizzen_worker.cli import find_verbs
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.completion import SHELLS, completion_script
-from mizzen_worker.config.env import process_environment, read_pod_environment
-from mizzen_worker.config.options import SERVING_ROLES, Role
+from mizzen_worker.config.env import (
+    process_environment,
+    read_fetch_environment,
+    read_pod_environment,
+)
+from mizzen_worker.config.option import SERVING_ROLES, Role
 from mizzen_worker.config.parse import AUTO
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.drain import DRAIN_MODES
@@ -86,10 +90,9 @@ def show_config(arguments: Sequence[str]) -> int:
     """Print what every flag resolves to, and where the value is from."""
     words = {role.value for role in SERVING_ROLES}
     if not arguments or arguments[0] not in words:
-        sys.stderr.write(
-            f"usage: mizzen show-config {'|'.join(sorted(words))} [FLAGS of that verb]\n"
+        return _usage(
+            arguments, f"usage: mizzen show-config {'|'.join(sorted(words))} [FLAGS of that verb]\n"
         )
-        return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
     role = Role(arguments[0])
     return _with_configuration(role, arguments[1:], _print_configuration)
 
@@ -109,16 +112,30 @@ def plan_memory(arguments: Sequence[str]) -> int:
     return run(arguments)
 
 
+def fetch_weights(arguments: Sequence[str]) -> int:
+    """Fetch a model's weights from a hub, a bucket or a registry, or verify them."""
+    from mizzen_worker.fetch.command import run  # noqa: PLC0415 - brings an HTTP client in
+
+    return run(arguments, read_fetch_environment(process_environment()))
+
+
 def completion(arguments: Sequence[str]) -> int:
     """Print a script for tab completion in bash, zsh or fish."""
     if len(arguments) != 1 or arguments[0] not in SHELLS:
-        sys.stderr.write(
+        return _usage(
+            arguments,
             f"usage: mizzen completion {'|'.join(SHELLS)}\n"
-            "for example: source <(mizzen completion bash)\n"
+            "for example: source <(mizzen completion bash)\n",
         )
-        return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
     sys.stdout.write(completion_script(arguments[0], tuple(find_verbs())))
     return 0
+
+
+def _usage(arguments: Sequence[str], text: str) -> int:
+    """Print what was asked for on the output, and what was not understood as an error."""
+    is_asked = bool(arguments) and arguments[0] in {"-h", "--help"}
+    (sys.stdout if is_asked else sys.stderr).write(text)
+    return 0 if is_asked else 2
 
 
 def _launch(role: Role, arguments: Sequence[str]) -> int:

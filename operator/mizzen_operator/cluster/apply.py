@@ -3,20 +3,26 @@
 Does not own which objects are wanted, nor deleting those that are not (`prune.py`).
 
 Invariants: an object that is not ours is never written; an object that is as rendered causes no
-call. State: fields that the API server or a webhook keeps changing back are remembered per
-object and hash, so that they are not fought over for ever; losing this memory costs one apply.
+call; state that an object carries (a group's epoch, a role's scale) is never written over from an
+older reading, so that what somebody else writes meanwhile is never taken back. State: fields that
+the API server or a webhook keeps changing back are remembered per object and hash, so that they are
+not fought over for ever; losing this memory costs one apply.
 """
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mizzen_operator.cluster.client import ClusterClient, FieldManager, Precondition
+from mizzen_operator.cluster.client import ClusterClient, Precondition, manager_of
 from mizzen_operator.cluster.drift import applied_hash, drifted_fields
+from mizzen_operator.cluster.failures import NotFoundError
 from mizzen_operator.cluster.field_ownership import as_applied
 from mizzen_operator.cluster.ownership import require_ours
+from mizzen_operator.cluster.undone_edits import STATE_FIELDS, UndoneEdits
 from mizzen_operator.errors import ConflictError, RejectedError
+from mizzen_operator.planner.scale import with_live_scale
 from mizzen_operator.store import (
+    ROLE_SCALER,
     Manifest,
     ObjectRef,
     ObjectUid,
@@ -40,9 +46,17 @@ class SettledDrift:
 class Applier:
     """Creates and applies children of services."""
 
-    def __init__(self, client: ClusterClient, store: Store, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        store: Store,
+        undone_edits: UndoneEdits,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
         self._client = client
         self._store = store
+        self._undone_edits = undone_edits
         self._clock = clock
         self._settled: dict[ServiceUid | None, dict[ObjectUid, SettledDrift]] = {}
 
@@ -59,11 +73,23 @@ class Applier:
             await self._create(service, ref, rendered)
         else:
             require_ours(service, ref, known.manifest)
-            await self._apply_if_needed(known, rendered)
+            await self._apply_if_needed(service, known, rendered)
+
+    async def look_again(self, known: StoredObject) -> None:
+        """Bring the store up to date on an object of a kind that nothing watches."""
+        try:
+            live = stored_object(known.kind, await self._client.get(known.ref))
+        except NotFoundError:
+            live = None
+        if live is None or live.uid != known.uid:
+            self._store.forget(known.uid, at_version=known.resource_version)
+        if live is not None:
+            self._store.observe(live)
 
     def drop_memory(self, uid: ServiceUid) -> None:
         """The service is gone, and its objects with it."""
         self._settled.pop(uid, None)
+        self._undone_edits.drop_memory(uid)
 
     async def _create(self, service: StoredObject, ref: ObjectRef, rendered: Manifest) -> None:
         try:
@@ -73,12 +99,19 @@ class Applier:
             live = stored_object(ref.kind, await self._client.get(ref))
             require_ours(service, ref, live.manifest)
             self._store.observe(live)
-            await self._apply_if_needed(live, rendered)
+            if ref.kind.kind in STATE_FIELDS:
+                # It was rendered as a new one, without what this one remembers.
+                raise
+            await self._apply_if_needed(service, live, rendered)
         else:
             self._remember(stored_object(ref.kind, created), rendered)
             logger.info("created %s", ref, extra={"service_uid": service.uid})
 
-    async def _apply_if_needed(self, known: StoredObject, rendered: Manifest) -> None:
+    async def _apply_if_needed(
+        self, service: StoredObject, known: StoredObject, rendered: Manifest
+    ) -> None:
+        if known.kind == ROLE_SCALER:
+            rendered = with_live_scale(rendered, known.manifest)
         if not self._needs_apply(known, rendered):
             return
         live = await self._own(known)
@@ -95,6 +128,7 @@ class Applier:
                 written = await self._take_back(written, rendered) or written
         self._remember(written, rendered)
         logger.info("applied %s", known.ref, extra={"service_uid": known.service_uid})
+        await self._undone_edits.tell(service, rendered, before=known, after=written)
 
     async def _take_back(self, live: StoredObject, rendered: Manifest) -> StoredObject | None:
         """Apply as the only owner of the object; None if nobody else owns a field of it."""
@@ -109,6 +143,8 @@ class Applier:
         try:
             return await self._own_at_version(live, with_others=with_others)
         except ConflictError:
+            if live.kind.kind in STATE_FIELDS:
+                raise
             # Its controller writes a status right after each change: look once more.
             newer = stored_object(live.kind, await self._client.get(live.ref))
             if newer.uid != live.uid:
@@ -116,18 +152,20 @@ class Applier:
             return await self._own_at_version(newer, with_others=with_others)
 
     async def _own_at_version(self, live: StoredObject, *, with_others: bool) -> StoredObject:
-        fields = as_applied(live.manifest, manager=FieldManager.CONTROLLER, with_others=with_others)
+        manager = manager_of(live.kind)
+        fields = as_applied(live.managed_fields, manager=manager, with_others=with_others)
         if fields is None:
             return live
         precondition = Precondition(uid=live.uid, resource_version=live.resource_version)
         return stored_object(live.kind, await self._client.own(live.ref, fields, precondition))
 
     async def _send(self, live: StoredObject, rendered: Manifest) -> StoredObject:
+        version = live.resource_version if live.kind.kind in STATE_FIELDS else None
         applied = await self._client.apply(
             live.ref,
             rendered,
-            manager=FieldManager.CONTROLLER,
-            precondition=Precondition(uid=live.uid),
+            manager=manager_of(live.kind),
+            precondition=Precondition(uid=live.uid, resource_version=version),
         )
         return stored_object(live.kind, applied)
 

@@ -10,14 +10,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from mizzen_operator.store import Manifest, ObjectRef, ObjectUid, ObjectVersion, ResourceKind
+from mizzen_operator.store import (
+    ROLE_SCALER,
+    Manifest,
+    ObjectRef,
+    ObjectUid,
+    ObjectVersion,
+    ResourceKind,
+)
 
 
 class FieldManager(StrEnum):
     """Who owns a field in server-side apply."""
 
     CONTROLLER = "mizzen-controller"
+    SCALER = "mizzen-scaler"
     STATUS = "mizzen-status"
+
+
+def manager_of(kind: ResourceKind) -> FieldManager:
+    """Who writes the main part of the objects of a kind."""
+    return FieldManager.SCALER if kind == ROLE_SCALER else FieldManager.CONTROLLER
 
 
 class Subresource(StrEnum):
@@ -55,7 +68,19 @@ class ClusterClient(Protocol):
         """The live object."""
 
     async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
-        """POST; ConflictError if the name is taken."""
+        """POST by `manager_of` its kind; ConflictError if the name is taken."""
+
+    async def try_create(self, ref: ObjectRef, manifest: Manifest) -> None:
+        """POST as a dry run: validation and admission happen, nothing is stored.
+
+        ConflictError if the name is taken, which the API server looks at last: the object itself
+        is fine then.
+        """
+
+    async def try_apply(
+        self, ref: ObjectRef, manifest: Manifest, precondition: Precondition
+    ) -> None:
+        """Forced server-side apply by the controller as a dry run; nothing is stored."""
 
     async def create_unread(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         """POST whose answer holds metadata only, for objects that must not be read."""
@@ -84,18 +109,27 @@ class ClusterClient(Protocol):
     ) -> Manifest:
         """Write who owns which field, and nothing else; ConflictError if the object changed."""
 
-    async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
-        """Delete in the background; the object if it lingers (finalizers), None if it is gone."""
+    async def delete(
+        self, ref: ObjectRef, precondition: Precondition, *, grace_s: int | None = None
+    ) -> Manifest | None:
+        """Delete; the object if it lingers, None if it is gone.
+
+        A StatefulSet lingers until its pods have ended, a pod until its node confirms its end
+        unless ``grace_s`` is 0, everything else only for finalizers. ``grace_s`` is for pods: the
+        seconds until it is killed, None for its own time.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRecord:
-    """One call made, for metrics and for benchmarks."""
+    """One call made, for metrics, benchmarks and the clock."""
 
     verb: str
     resource: str
     status: int
     seconds: float
+    date: str | None = None
+    """The answer's `Date` header."""
 
 
 CallObserver = Callable[[CallRecord], None]

@@ -1,9 +1,10 @@
-"""Owns the Secret with a service's CURVE keys: made once, never read back, never logged.
+"""Owns the Secrets with services' CURVE keys: each made once, never read back, never logged.
 
-Does not own its name, labels and owner (render does) nor mounting it.
+Does not own their names, labels and owner (render does), when one goes (planner) nor mounting it.
 
 Invariants: the key material leaves this module in the body of one POST only. State: the UID of
-each service's Secret as last confirmed; losing it costs one refused POST and one empty patch.
+each service's present Secret as last confirmed; losing it costs one refused POST and one empty
+patch.
 """
 
 import base64
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 import zmq
 
 from mizzen_operator import worker_contract
-from mizzen_operator.cluster.client import ClusterClient
+from mizzen_operator.cluster.client import ClusterClient, Precondition
 from mizzen_operator.cluster.failures import NotFoundError
-from mizzen_operator.cluster.ownership import require_ours
+from mizzen_operator.cluster.ownership import Ownership, ownership, require_ours
 from mizzen_operator.errors import ConflictError
 from mizzen_operator.store import Manifest, ObjectRef, ObjectUid, ServiceUid, StoredObject
 
@@ -29,6 +30,7 @@ RECHECK_EVERY_S = 60.0
 class ConfirmedSecret:
     """A Secret that existed at `confirmed_at_s`."""
 
+    ref: ObjectRef
     uid: ObjectUid
     confirmed_at_s: float
 
@@ -51,12 +53,12 @@ class CurveSecrets:
         """
         key = ServiceUid(service.uid)
         known = self._confirmed.get(key)
-        if known is not None:
+        if known is not None and known.ref == ref:
             is_recent = self._clock() - known.confirmed_at_s < RECHECK_EVERY_S
             if is_service_well or is_recent:
                 return
             if await self._is_still(ref, known.uid):
-                self._confirm(key, known.uid)
+                self._confirm(key, ref, known.uid)
                 return
         try:
             found = await self._client.create_unread(ref, {**rendered, "data": _new_keys()})
@@ -65,14 +67,29 @@ class CurveSecrets:
             require_ours(service, ref, found)
         else:
             logger.info("created %s", ref, extra={"service_uid": service.uid})
-        self._confirm(key, ObjectUid(found["metadata"]["uid"]))
+        self._confirm(key, ref, ObjectUid(found["metadata"]["uid"]))
+
+    async def drop(self, service: StoredObject, ref: ObjectRef) -> None:
+        """Delete a Secret whose keys nobody uses; one that is not the service's own is left."""
+        known = self._confirmed.get(ServiceUid(service.uid))
+        if known is not None and known.ref == ref:
+            # Before the call, whose outcome may stay unknown: the same keys may be wanted again.
+            self.drop_memory(ServiceUid(service.uid))
+        try:
+            found = await self._client.touch_unread(ref, uid=None)
+            if ownership(found, service, ref.kind) is not Ownership.OURS:
+                return
+            await self._client.delete(ref, Precondition(uid=ObjectUid(found["metadata"]["uid"])))
+        except NotFoundError:
+            return
+        logger.info("deleted %s: no pod uses its keys", ref, extra={"service_uid": service.uid})
 
     def drop_memory(self, uid: ServiceUid) -> None:
-        """The service is gone; the garbage collector takes its Secret."""
+        """The service is gone; the garbage collector takes its Secrets."""
         self._confirmed.pop(uid, None)
 
-    def _confirm(self, key: ServiceUid, uid: ObjectUid) -> None:
-        self._confirmed[key] = ConfirmedSecret(uid=uid, confirmed_at_s=self._clock())
+    def _confirm(self, key: ServiceUid, ref: ObjectRef, uid: ObjectUid) -> None:
+        self._confirmed[key] = ConfirmedSecret(ref=ref, uid=uid, confirmed_at_s=self._clock())
 
     async def _is_still(self, ref: ObjectRef, uid: ObjectUid) -> bool:
         try:

@@ -10,8 +10,11 @@ from mizzen_operator.render.labels import APPLIED_HASH
 from mizzen_operator.spec.quantity import quantity_of
 from mizzen_operator.store import Manifest
 
+Path = tuple[str | int, ...]
+"""Keys and indices that lead to a field."""
+
 _QUANTITIES = frozenset({"requests", "limits"})
-_QUANTITY_FIELD = ".sizeLimit"
+_QUANTITY_FIELD = "sizeLimit"
 """Where the API server writes a number its own way, such as 1 for 1000m."""
 
 
@@ -22,11 +25,21 @@ def applied_hash(manifest: Manifest) -> str:
 
 
 def drifted_fields(wanted: Manifest, live: Manifest) -> frozenset[str]:
-    """Paths of rendered fields whose live value differs; fields we did not render are ignored."""
-    return frozenset(_differences(wanted, live, ""))
+    """Rendered fields whose live value differs; fields we did not render are ignored."""
+    return frozenset(map(path_text, drifted_paths(wanted, live)))
 
 
-def _differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
+def drifted_paths(wanted: Manifest, live: Manifest) -> frozenset[Path]:
+    """The same as paths, for those who look them up."""
+    return frozenset(_differences(wanted, live, ()))
+
+
+def path_text(path: Path) -> str:
+    """As people write it: ``.spec.ports[0].port``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
+def _differences(wanted: Any, live: Any, path: Path) -> Iterator[Path]:
     if wanted == live:
         return
     if isinstance(wanted, dict):
@@ -36,23 +49,23 @@ def _differences(wanted: Any, live: Any, path: str) -> Iterator[str]:
                 yield path
             return
         for key, value in wanted.items():
-            yield from _differences(value, live.get(key), f"{path}.{key}")
+            yield from _differences(value, live.get(key), (*path, key))
     elif isinstance(wanted, list | tuple):
         items = live if isinstance(live, list | tuple) else ()
         if len(items) != len(wanted):
             yield path
             return
         for index, value in enumerate(wanted):
-            yield from _differences(value, items[index], f"{path}[{index}]")
+            yield from _differences(value, items[index], (*path, index))
     elif not _is_same_scalar(wanted, live, path):
         yield path
 
 
-def _is_same_scalar(wanted: Any, live: Any, path: str) -> bool:
+def _is_same_scalar(wanted: Any, live: Any, path: Path) -> bool:
     if isinstance(wanted, bool) or isinstance(live, bool) or wanted is None or live is None:
         # Zero values are dropped by the API server.
         return not wanted and not live
-    if not path.endswith(_QUANTITY_FIELD) and not _QUANTITIES.intersection(path.split(".")):
+    if path[-1] != _QUANTITY_FIELD and not _QUANTITIES.intersection(path):
         return False
     first, second = quantity_of(str(wanted)), quantity_of(str(live))
     return first is not None and first == second

@@ -5,13 +5,17 @@ meets its own name and changes nothing, so a crash between two writes neither lo
 """
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from mizzen_operator.cluster.client import ClusterClient
-from mizzen_operator.errors import ConflictError
+from mizzen_operator.errors import ConflictError, ForbiddenError
+from mizzen_operator.spec.wording import moment_text
 from mizzen_operator.store import ObjectRef, ResourceKind, StoredObject
+
+logger = logging.getLogger(__name__)
 
 EVENT = ResourceKind(api_version="v1", kind="Event", plural="events")
 COMPONENT = "mizzen-operator"
@@ -45,7 +49,7 @@ class EventPoster:
         text = "\0".join((service.uid, *occurrence.identity))
         suffix = hashlib.sha256(text.encode()).hexdigest()[:16]
         name = f"{service.name}.{suffix}"[-MAX_NAME:]
-        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        stamp = moment_text(self._now())
         ref = ObjectRef(kind=EVENT, namespace=service.namespace, name=name)
         manifest = {
             "apiVersion": EVENT.api_version,
@@ -72,5 +76,9 @@ class EventPoster:
         try:
             await self._client.create(ref, manifest)
         except ConflictError:
+            return False
+        except ForbiddenError as error:
+            # A namespace that ends takes no Events; what they tell of matters more.
+            logger.warning("no Event for %s: %s", service.ref, error)
             return False
         return True

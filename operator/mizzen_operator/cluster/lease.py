@@ -183,3 +183,13 @@ class Leadership:
                 "leaseTransitions": num_changes if is_ours or current is None else num_changes + 1,
             },
         }
+
+
+def loss_in(error: BaseException) -> LeadershipLostError | None:
+    """The loss of the Lease inside an error or a group of errors, if it is there."""
+    if isinstance(error, LeadershipLostError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        found = (loss_in(inner) for inner in error.exceptions)
+        return next((lost for lost in found if lost is not None), None)
+    return None

@@ -5,11 +5,9 @@ asked, so that a process that lost its Lease writes nothing more.
 """
 
 import asyncio
-import json
-import math
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -25,31 +23,41 @@ from mizzen_operator.cluster.client import (
     Precondition,
     Subresource,
     VersionList,
+    manager_of,
 )
-from mizzen_operator.cluster.failures import Refusal, error_of
-from mizzen_operator.errors import ClusterError, UnavailableError
-from mizzen_operator.store import Manifest, ObjectRef, ObjectUid, ObjectVersion, ResourceKind
+from mizzen_operator.cluster.failures import document_of, refused_of
+from mizzen_operator.cluster.free_json import YAML, yaml_of
+from mizzen_operator.cluster.request import (
+    APPLY_PATCH,
+    DRY_RUN,
+    DRY_RUN_VERB,
+    JSON,
+    MERGE_PATCH,
+    METADATA_LIST_ONLY,
+    METADATA_ONLY,
+    OUTLASTS_PODS,
+    READ_VERBS,
+    Request,
+    applying,
+    continue_token,
+    lingers,
+    preconditions_of,
+    request_about,
+    version_of,
+    with_preconditions,
+)
+from mizzen_operator.errors import UnavailableError
+from mizzen_operator.store import (
+    SECRET,
+    Manifest,
+    ObjectRef,
+    ObjectUid,
+    ObjectVersion,
+    ResourceKind,
+)
 
-METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-METADATA_LIST_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-JSON = "application/json"
-MERGE_PATCH = "application/merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-READ_VERBS = frozenset({"get", "list"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One HTTP request, fully spelled out."""
-
-    verb: str
-    resource: str
-    method: str
-    path: str
-    query: tuple[tuple[str, str], ...] = ()
-    body: Mapping[str, Any] | None = None
-    content_type: str = JSON
-    accept: str = JSON
+LIST_CHUNK = 100
+"""Objects of one answer; it lies in memory whole, and no other thread runs while it is decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +67,7 @@ class ConnectionLimits:
     connect_timeout_s: float = 3.0
     read_timeout_s: float = 10.0
     max_calls: int = 8
-    list_chunk: int = 500
+    list_chunk: int = LIST_CHUNK
 
 
 class KubernetesClient:
@@ -98,35 +106,42 @@ class KubernetesClient:
     ) -> VersionList:
         """See `ClusterClient`."""
         items: list[ObjectVersion] = []
-        query: dict[str, str] = {"limit": str(self._limits.list_chunk)}
-        if label_selector is not None:
-            query["labelSelector"] = label_selector
-        while True:
-            page = await self.call(
-                Request(
-                    verb="list",
-                    resource=str(kind),
-                    method="GET",
-                    path=kind.path(namespace=namespace),
-                    query=tuple(query.items()),
-                    accept=METADATA_LIST_ONLY,
-                )
-            )
-            items.extend(_version(kind, item["metadata"]) for item in page["items"] or ())
-            token = page["metadata"].get("continue")
-            if not token:
-                return VersionList(
-                    items=tuple(items), list_version=int(page["metadata"]["resourceVersion"])
-                )
-            query["continue"] = token
+        list_version = 0
+        query = {} if label_selector is None else {"labelSelector": label_selector}
+        pages = self.pages(kind, namespace=namespace, query=query, accept=METADATA_LIST_ONLY)
+        async for page in pages:
+            items.extend(version_of(kind, item["metadata"]) for item in page["items"] or ())
+            list_version = int(page["metadata"]["resourceVersion"])
+        return VersionList(items=tuple(items), list_version=list_version)
 
     async def get(self, ref: ObjectRef) -> Manifest:
         """See `ClusterClient`."""
-        return await self.call(_request("get", ref, method="GET"))
+        return await self.call(request_about("get", ref, method="GET"))
 
     async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         """See `ClusterClient`."""
         return await self._create(ref, manifest, accept=JSON)
+
+    async def try_create(self, ref: ObjectRef, manifest: Manifest) -> None:
+        """See `ClusterClient`."""
+        await self._create(ref, manifest, accept=METADATA_ONLY, dry_run=True)
+
+    async def try_apply(
+        self, ref: ObjectRef, manifest: Manifest, precondition: Precondition
+    ) -> None:
+        """See `ClusterClient`."""
+        query = (*applying(FieldManager.CONTROLLER), DRY_RUN)
+        body = with_preconditions(manifest, precondition)
+        await self.call(
+            request_about(
+                DRY_RUN_VERB,
+                ref,
+                method="PATCH",
+                query=query,
+                body=body,
+                content_type=APPLY_PATCH,
+            )
+        )
 
     async def create_unread(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
         """See `ClusterClient`."""
@@ -135,7 +150,7 @@ class KubernetesClient:
     async def touch_unread(self, ref: ObjectRef, *, uid: ObjectUid | None) -> Manifest:
         """See `ClusterClient`."""
         return await self.call(
-            _request(
+            request_about(
                 "patch",
                 ref,
                 method="PATCH",
@@ -155,15 +170,14 @@ class KubernetesClient:
         subresource: Subresource = Subresource.MAIN,
     ) -> Manifest:
         """See `ClusterClient`."""
-        metadata = {**manifest["metadata"], **_preconditions(precondition)}
         return await self.call(
-            _request(
+            request_about(
                 "patch",
                 ref,
                 method="PATCH",
                 subresource=subresource,
-                query=(("fieldManager", manager.value), ("force", "true")),
-                body={**manifest, "metadata": metadata},
+                query=applying(manager),
+                body=with_preconditions(manifest, precondition),
                 content_type=APPLY_PATCH,
             )
         )
@@ -173,13 +187,13 @@ class KubernetesClient:
     ) -> Manifest:
         """See `ClusterClient`."""
         return await self.call(
-            _request(
+            request_about(
                 "patch",
                 ref,
                 method="PATCH",
                 subresource=Subresource.STATUS,
                 query=(("fieldManager", FieldManager.STATUS.value),),
-                body={"metadata": _preconditions(precondition), "status": fields},
+                body={"metadata": preconditions_of(precondition), "status": fields},
                 content_type=MERGE_PATCH,
             )
         )
@@ -188,28 +202,35 @@ class KubernetesClient:
         self, ref: ObjectRef, managed_fields: Sequence[Manifest], precondition: Precondition
     ) -> Manifest:
         """See `ClusterClient`."""
-        metadata = {**_preconditions(precondition), "managedFields": list(managed_fields)}
+        metadata = {**preconditions_of(precondition), "managedFields": list(managed_fields)}
         return await self.call(
-            _request(
+            request_about(
                 "patch",
                 ref,
                 method="PATCH",
-                query=(("fieldManager", FieldManager.CONTROLLER.value),),
+                query=(("fieldManager", manager_of(ref.kind).value),),
                 body={"metadata": metadata},
                 content_type=MERGE_PATCH,
             )
         )
 
-    async def delete(self, ref: ObjectRef, precondition: Precondition) -> Manifest | None:
+    async def delete(
+        self, ref: ObjectRef, precondition: Precondition, *, grace_s: int | None = None
+    ) -> Manifest | None:
         """See `ClusterClient`."""
+        grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         body = {
+            **grace,
             "apiVersion": "v1",
             "kind": "DeleteOptions",
-            "propagationPolicy": "Background",
-            "preconditions": _preconditions(precondition),
+            "propagationPolicy": "Foreground" if ref.kind.kind in OUTLASTS_PODS else "Background",
+            "preconditions": preconditions_of(precondition),
         }
-        reply = await self.call(_request("delete", ref, method="DELETE", body=body))
-        return None if reply["kind"] == "Status" else reply
+        # A Secret that lingers for a finalizer is answered whole, and Secrets are never read.
+        accept = METADATA_ONLY if ref.kind == SECRET else JSON
+        request = request_about("delete", ref, method="DELETE", body=body, accept=accept)
+        reply = await self.call(request)
+        return reply if lingers(reply) else None
 
     # -- anything else the operator asks (Lease, Events, access reviews) ----------------------
 
@@ -219,27 +240,82 @@ class KubernetesClient:
             self._threads, self._call_now, request
         )
 
-    async def _create(self, ref: ObjectRef, manifest: Manifest, *, accept: str) -> Manifest:
+    async def call_text(self, request: Request) -> str:
+        """Make one call in a thread whose answer is plain text, such as a log."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._call_text_now, request
+        )
+
+    async def pages(
+        self,
+        kind: ResourceKind,
+        *,
+        namespace: str | None,
+        query: Mapping[str, str],
+        accept: str = JSON,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The answers of one list, chunk by chunk, at least one; who has enough stops asking."""
+        asked = {"limit": str(self._limits.list_chunk), **query}
+        while True:
+            page = await self.call(
+                Request(
+                    verb="list",
+                    resource=str(kind),
+                    method="GET",
+                    path=kind.path(namespace=namespace),
+                    query=tuple(asked.items()),
+                    accept=accept,
+                )
+            )
+            yield page
+            token = continue_token(page)
+            if not token:
+                return
+            asked["continue"] = token
+
+    async def _create(
+        self, ref: ObjectRef, manifest: Manifest, *, accept: str, dry_run: bool = False
+    ) -> Manifest:
+        # A field that the API server does not know would be dropped without a word.
+        dry = (DRY_RUN, ("fieldValidation", "Strict")) if dry_run else ()
+        yaml = yaml_of(ref.kind, manifest)
         return await self.call(
             Request(
-                verb="create",
+                verb=DRY_RUN_VERB if dry_run else "create",
                 resource=str(ref.kind),
                 method="POST",
                 path=ref.kind.path(namespace=ref.namespace),
-                query=(("fieldManager", FieldManager.CONTROLLER.value),),
-                body=manifest,
+                query=(("fieldManager", manager_of(ref.kind).value), *dry),
+                body=manifest if yaml is None else yaml,
+                content_type=JSON if yaml is None else YAML,
                 accept=accept,
             )
         )
 
     def _call_now(self, request: Request) -> dict[str, Any]:
+        status, headers, data = self._exchange(request)
+        document = document_of(data)
+        if 200 <= status < 300 and isinstance(document, dict):
+            return document
+        status = 502 if document is None and status < 400 else status
+        raise refused_of(status, headers, data, call=f"{request.verb} {request.path}")
+
+    def _call_text_now(self, request: Request) -> str:
+        status, headers, data = self._exchange(request)
+        if 200 <= status < 300:
+            return data.decode(errors="replace")
+        raise refused_of(status, headers, data, call=f"{request.verb} {request.path}")
+
+    def _exchange(self, request: Request) -> tuple[int, Mapping[str, str], bytes]:
         # Here, not in `call`: a call may have waited for its thread.
         if request.verb not in READ_VERBS:
             self._fence()
         started_s = time.monotonic()
         status = 0
+        headers: Mapping[str, str] = {}
         try:
             status, headers, data = self._send(request)
+            return status, headers, data
         finally:
             self._observer(
                 CallRecord(
@@ -247,17 +323,9 @@ class KubernetesClient:
                     resource=request.resource,
                     status=status,
                     seconds=time.monotonic() - started_s,
+                    date=headers.get("Date"),
                 )
             )
-        what = f"{request.verb} {request.path}"
-        try:
-            document = json.loads(data)
-        except ValueError:
-            document = {"message": data[:200].decode(errors="replace").strip()}
-            status = status if status >= 400 else 502
-        if 200 <= status < 300 and isinstance(document, dict):
-            return document
-        raise _refused(status, headers, document, call=what)
 
     def _send(self, request: Request) -> tuple[int, Mapping[str, str], bytes]:
         headers = {
@@ -285,83 +353,3 @@ class KubernetesClient:
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
             text = f"{request.verb} {request.path}: no answer from {url.split('?')[0]}: {error}"
             raise UnavailableError(text) from error
-
-
-class HttpLeases:
-    """`LeaseClient` over a connection of its own, which has no fence and never waits for others."""
-
-    def __init__(self, client: KubernetesClient) -> None:
-        self._client = client
-
-    async def read(self, ref: ObjectRef) -> Manifest:
-        """See `LeaseClient`."""
-        return await self._client.get(ref)
-
-    async def create(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
-        """See `LeaseClient`."""
-        return await self._client.call(
-            Request(
-                verb="create",
-                resource=str(ref.kind),
-                method="POST",
-                path=ref.kind.path(namespace=ref.namespace),
-                body=manifest,
-            )
-        )
-
-    async def replace(self, ref: ObjectRef, manifest: Manifest) -> Manifest:
-        """See `LeaseClient`."""
-        return await self._client.call(_request("update", ref, method="PUT", body=manifest))
-
-
-def _request(
-    verb: str,
-    ref: ObjectRef,
-    *,
-    method: str,
-    subresource: Subresource = Subresource.MAIN,
-    **rest: Any,
-) -> Request:
-    path = ref.kind.path(namespace=ref.namespace, name=ref.name)
-    resource = str(ref.kind)
-    if subresource is not Subresource.MAIN:
-        path = f"{path}/{subresource.value}"
-        resource = f"{resource}/{subresource.value}"
-    return Request(verb=verb, resource=resource, method=method, path=path, **rest)
-
-
-def _preconditions(precondition: Precondition) -> dict[str, str]:
-    version = precondition.resource_version
-    uid = {"uid": str(precondition.uid)}
-    return uid if version is None else {**uid, "resourceVersion": str(version)}
-
-
-def _version(kind: ResourceKind, metadata: Mapping[str, Any]) -> ObjectVersion:
-    return ObjectVersion(
-        ref=ObjectRef(kind=kind, namespace=metadata.get("namespace", ""), name=metadata["name"]),
-        uid=ObjectUid(metadata["uid"]),
-        resource_version=int(metadata["resourceVersion"]),
-    )
-
-
-def _refused(status: int, headers: Mapping[str, str], document: Any, *, call: str) -> ClusterError:
-    answer = document if isinstance(document, dict) else {}
-    return error_of(
-        Refusal(
-            status=status,
-            reason=str(answer.get("reason") or "no reason given"),
-            message=str(answer.get("message") or "no message given"),
-            retry_after_s=_seconds(headers.get("Retry-After")),
-        ),
-        call=call,
-    )
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None

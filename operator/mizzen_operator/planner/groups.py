@@ -6,11 +6,12 @@ Does not own what is done with them (``rollout``).
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mizzen_operator.observed import Observed, PodFacts, StatefulSetFacts
 from mizzen_operator.render import labels
-from mizzen_operator.spec.model import Rollout
+from mizzen_operator.render.group_life import GroupLife, epoch_of, life_of
+from mizzen_operator.spec.model import Restart, Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +23,12 @@ class Group:
     cohort: str
     index: int
     is_ready: bool
-    """All of its pods are ready and it is not being deleted."""
+    """All of its pods are ready and of one epoch, and neither it nor one of them is going."""
     is_leaving: bool
     facts: StatefulSetFacts
+    life: GroupLife
+    pods: tuple[PodFacts, ...]
+    """Its own, the ending ones too, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +41,11 @@ class Budget:
 
 def groups_of(observed: Observed) -> list[Group]:
     """All worker groups of the service, the leaving ones too, sorted by name."""
+    pods: dict[str, list[PodFacts]] = {}
+    for pod in observed.pods:
+        pods.setdefault(pod.child.owner_uid, []).append(pod)
     found = [
-        _group(facts)
+        _group(facts, pods.get(facts.child.uid, ()))
         for facts in observed.stateful_sets
         if observed.owns(facts.child)
         and facts.child.labels.get(labels.ROLE) == labels.ROLE_WORKER
@@ -47,33 +54,72 @@ def groups_of(observed: Observed) -> list[Group]:
     return sorted(found, key=lambda group: group.name)
 
 
-def _group(facts: StatefulSetFacts) -> Group:
+def _group(facts: StatefulSetFacts, pods: Iterable[PodFacts]) -> Group:
     child = facts.child
+    life = life_of(facts.template_annotations, child.annotations)
+    own = tuple(sorted(pods, key=lambda pod: pod.child.name))
+    # The StatefulSet counts a ready pod until it is gone, although it takes no requests any more.
+    is_whole = not any(pod.child.deleting or is_outdated(pod, life) for pod in own)
     return Group(
         name=child.name,
         revision=child.labels.get(labels.REVISION, ""),
         cohort=child.labels.get(labels.COHORT, ""),
         index=int(child.labels[labels.GROUP_INDEX]),
-        is_ready=not child.deleting
+        is_ready=is_whole
+        and not child.deleting
         and facts.replicas > 0
         and facts.ready_replicas >= facts.replicas,
         is_leaving=child.deleting,
         facts=facts,
+        life=life,
+        pods=own,
     )
 
 
-def waiting_since(group: Group, pods: Iterable[PodFacts]) -> datetime | None:
+def is_outdated(pod: PodFacts, life: GroupLife) -> bool:
+    """Whether a pod is of an epoch before: it goes, and works with none of this one."""
+    return epoch_of(pod.child.annotations) < life.epoch
+
+
+def waiting_since(group: Group) -> datetime | None:
     """When the group's present attempt to become ready began; None when that is not known.
 
     A group that was ready and restarts a container begins anew, so it is not late at once.
     """
-    own = [pod for pod in pods if pod.child.owner_uid == group.facts.child.uid]
     moments = (
         group.facts.child.created_at,
-        *(pod.child.created_at for pod in own),
-        *(pod.started_at for pod in own),
+        *(pod.child.created_at for pod in group.pods),
+        *(pod.started_at for pod in group.pods),
     )
     return max((moment for moment in moments if moment is not None), default=None)
+
+
+def lost_at(pod: PodFacts, restart: Restart) -> datetime | None:
+    """From when on an ending pod is lost: nothing confirms its end; None while that is not known.
+
+    Its grace period does not count on a node that stopped answering: nothing there heeds it. A pod
+    that nobody deleted is never lost: while its node is only cut off it may serve on, and when to
+    evict pods of such nodes is for Kubernetes, which stops that where too many nodes seem lost.
+    """
+    if not pod.child.deleting or pod.child.ends_at is None:
+        return None
+    ends = (pod.child.ends_at, pod.unreachable_since)
+    return min(end for end in ends if end) + timedelta(seconds=restart.node_lost_seconds)
+
+
+def is_lost(pod: PodFacts, restart: Restart, now: datetime) -> bool:
+    """Whether that time has come."""
+    moment = lost_at(pod, restart)
+    return moment is not None and moment <= now
+
+
+def lost_groups(groups: Iterable[Group], restart: Restart, now: datetime) -> frozenset[str]:
+    """Names of leaving groups that have pods, all of them lost."""
+    return frozenset(
+        group.name
+        for group in groups
+        if group.is_leaving and group.pods and all(is_lost(pod, restart, now) for pod in group.pods)
+    )
 
 
 def budget_of(rollout: Rollout, desired: int) -> Budget:

@@ -4,7 +4,8 @@ Does not own objects (``render``) nor other children (``plan``). Pure: the same 
 step, and a step that changes nothing is the end.
 
 Invariants, beyond what the world does by itself:
-- groups that exist, the leaving ones included, are never more than desired + surge by our making;
+- groups that exist, the leaving ones included, are never more than desired + surge by our making,
+  but for lost ones: their node answers no more, and waiting for it would stop everything;
 - ready groups are never fewer than min(desired, ready before) - unavailable by our deleting;
 - a group of the wanted revision is removed only when there are more of them than desired.
 """
@@ -36,6 +37,8 @@ class Goal:
     budget: Budget
     protected: frozenset[str] = frozenset()
     """Names of ready groups of other revisions that something still needs."""
+    lost: frozenset[str] = frozenset()
+    """Names of leaving groups whose pods should have ended long ago."""
 
 
 def next_step(groups: Iterable[Group], goal: Goal) -> Step:
@@ -49,7 +52,8 @@ def next_step(groups: Iterable[Group], goal: Goal) -> Step:
     removed_new = {group.name for group, _ in surplus}
     kept = [group for group in new if group.name not in removed_new]
     missing = desired - len(kept)
-    room = max(0, desired + budget.surge - len(existing))
+    held = [group for group in existing if group.name not in goal.lost]
+    room = max(0, desired + budget.surge - len(held))
     replaced = _old_to_remove(kept, old, goal, short_of_room=missing - room)
     create = _free_indices(existing, revision, min(missing, room))
     remove = (*surplus, *((group, "replaced by a newer revision") for group in replaced))

@@ -5,7 +5,9 @@ at most 51, below the 52 at which the controller-revision label of their pods wo
 """
 
 from mizzen_operator.spec.resolve import Resolved
-from mizzen_operator.spec.revision import canonical_hash
+from mizzen_operator.spec.revision import canonical_hash, short_hash
+from mizzen_operator.spec.stored import stored_data
+from mizzen_operator.spec.weights import claim_identity
 
 MAX_NAME = 63
 
@@ -23,6 +25,11 @@ def child_name(base: str, suffix: str, limit: int = MAX_NAME) -> str:
 def group_name(resolved: Resolved, index: int) -> str:
     """StatefulSet of one worker group at the wanted revision."""
     return child_name(resolved.name, f"w-{resolved.revision}-{index}", limit=52)
+
+
+def stored_revision_name(resolved: Resolved) -> str:
+    """ControllerRevision: equal for equal data, so that a spec of before finds its own again."""
+    return child_name(resolved.name, short_hash(stored_data(resolved)))
 
 
 def rank_service_name(resolved: Resolved, revision: str) -> str:
@@ -45,9 +52,34 @@ def worker_name(resolved: Resolved) -> str:
     return child_name(resolved.name, "worker")
 
 
-def keys_name(resolved: Resolved) -> str:
-    """Secret with the CURVE keys."""
-    return child_name(resolved.name, "curve")
+def weights_name(resolved: Resolved) -> str:
+    """PersistentVolumeClaim for fetched weights: equal for equal weights of the same service.
+
+    A service of the same name that is made later gets a claim of its own.
+    """
+    identity = {**claim_identity(resolved.spec.model), "service": resolved.uid}
+    return child_name(resolved.name, f"weights-{short_hash(identity)}")
+
+
+def fetch_name(resolved: Resolved, content: object) -> str:
+    """Job that fetches weights: a Job cannot be changed, so another content is another Job."""
+    identity = {"claim": weights_name(resolved), "content": content}
+    return child_name(resolved.name, f"fetch-{short_hash(identity)}")
+
+
+def fetch_policy_name(resolved: Resolved) -> str:
+    """NetworkPolicy of the pods that fetch weights."""
+    return child_name(resolved.name, "fetch")
+
+
+def monitoring_name(resolved: Resolved) -> str:
+    """PodMonitor, PrometheusRule and the dashboard's ConfigMap."""
+    return child_name(resolved.name, "monitoring")
+
+
+def keys_name(resolved: Resolved, generation: str) -> str:
+    """Secret with CURVE keys of one generation."""
+    return child_name(resolved.name, f"curve-{generation}" if generation else "curve")
 
 
 def account_name(resolved: Resolved) -> str:

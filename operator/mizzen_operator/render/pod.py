@@ -8,10 +8,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mizzen_operator.render.names import account_name, keys_name
-from mizzen_operator.spec.model import Resources
+from mizzen_operator.render.names import account_name, keys_name, weights_name
 from mizzen_operator.spec.resolve import Resolved
+from mizzen_operator.spec.resources import Resources
+from mizzen_operator.spec.weights import folder_of
 from mizzen_operator.worker_contract import (
+    CONTAINER,
     DRAIN_ARG_DEADLINE,
     DRAIN_ARG_MODE,
     PATH_LIVE,
@@ -26,10 +28,10 @@ DIR_MODELS = "/models"
 DIR_KEYS = "/etc/mizzen/curve"
 DIR_CACHE = "/cache"
 COMMAND = "mizzen"
-CONTAINER = "mizzen"
 PORT_NAME_HTTP = "http"
 PORT_NAME_WORKER = "worker"
 PORT_NAME_ADMIN = "admin"
+PORT_NAME_RANKS = "ranks"
 END_MARGIN_S = 30
 """Seconds between the end of the drain and SIGKILL."""
 _STARTUP_PERIOD_S = 2
@@ -51,14 +53,30 @@ class Container:
 
 
 def pod_spec(resolved: Resolved, container: Container) -> dict[str, Any]:
-    """The pod's spec around one container."""
+    """The spec of a pod that serves, around its one container."""
+    return framed(
+        resolved,
+        _container(resolved, container),
+        grace_s=drain_seconds(resolved) + END_MARGIN_S,
+        volumes=container.volumes,
+    )
+
+
+def framed(
+    resolved: Resolved,
+    container: dict[str, Any],
+    *,
+    grace_s: int,
+    volumes: tuple[dict[str, Any], ...],
+) -> dict[str, Any]:
+    """What every pod's spec has around its one container; it ends within ``grace_s`` seconds."""
     engine = resolved.spec.engine
     pull_secrets = [{"name": secret.name} for secret in engine.image_pull_secrets]
     return {
         "serviceAccountName": account_name(resolved),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": drain_seconds(resolved) + END_MARGIN_S,
+        "terminationGracePeriodSeconds": grace_s,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,
@@ -68,8 +86,17 @@ def pod_spec(resolved: Resolved, container: Container) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
-        "containers": [_container(resolved, container)],
-        "volumes": list(container.volumes),
+        "containers": [container],
+        "volumes": list(volumes),
+    }
+
+
+def container_security() -> dict[str, Any]:
+    """What the restricted standard asks of every container, and a read-only root file system."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
     }
 
 
@@ -90,11 +117,7 @@ def _container(resolved: Resolved, container: Container) -> dict[str, Any]:
         "ports": list(container.ports),
         "resources": container.resources,
         "volumeMounts": list(container.mounts),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": container_security(),
         "startupProbe": {
             **_get(PATH_STARTUP),
             "periodSeconds": _STARTUP_PERIOD_S,
@@ -132,6 +155,13 @@ def field_env(name: str, field_path: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}
 
 
+def secret_env(name: str, secret: str, key: str, *, is_optional: bool = False) -> dict[str, Any]:
+    """A variable that the kubelet reads from a Secret; the operator does not."""
+    optional = {"optional": True} if is_optional else {}
+    reference = {"name": secret, "key": key, **optional}
+    return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+
 def value_env(name: str, value: str) -> dict[str, Any]:
     """A variable with a literal value."""
     return {"name": name, "value": literal(value)}
@@ -142,22 +172,26 @@ def literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def weights_volume(resolved: Resolved) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The claim with the weights and its read-only mount."""
+def weights_volume(
+    resolved: Resolved, *, read_only: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The claim with the weights and its mount: read-only but for the Job that fetches them."""
     source = resolved.spec.model.source.pvc
-    assert source is not None, "the rules let only a claim through"
-    claim = {"claimName": source.claim_name, "readOnly": True}
+    name = weights_name(resolved) if source is None else source.claim_name
+    flag = {"readOnly": True} if read_only else {}
     return (
-        {"name": "models", "persistentVolumeClaim": claim},
-        {"name": "models", "mountPath": DIR_MODELS, "readOnly": True},
+        {"name": "models", "persistentVolumeClaim": {"claimName": name, **flag}},
+        {"name": "models", "mountPath": DIR_MODELS, **flag},
     )
 
 
 def model_path(resolved: Resolved) -> str:
     """Path of the model inside the container."""
-    source = resolved.spec.model.source.pvc
-    assert source is not None, "the rules let only a claim through"
-    return f"{DIR_MODELS}/{source.path}".rstrip("/")
+    source = resolved.spec.model.source
+    if source.pvc is not None:
+        return f"{DIR_MODELS}/{source.pvc.path}".rstrip("/")
+    assert source.fetched is not None, "the rules ask for one source"
+    return f"{DIR_MODELS}/{folder_of(source.fetched)}/{source.fetched.path}".rstrip("/")
 
 
 def scratch_volume(
@@ -176,7 +210,7 @@ def keys_volume(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The files of the CURVE Secret that one role needs, and no other."""
     secret = {
-        "secretName": keys_name(resolved),
+        "secretName": keys_name(resolved, resolved.key_generation),
         "defaultMode": 0o440,
         "items": [{"key": name, "path": name} for name in files],
     }

@@ -8,6 +8,7 @@ from typing import Any
 from mizzen_operator.render import labels, pod
 from mizzen_operator.render.names import tokenizer_name
 from mizzen_operator.render.objects import metadata
+from mizzen_operator.render.pod_template import with_pod_template
 from mizzen_operator.render.worker_args import tokenizer_args
 from mizzen_operator.spec.model import Tokenizer
 from mizzen_operator.spec.resolve import Resolved
@@ -29,7 +30,11 @@ KEY_FILES = (CURVE_CLIENT_SECRET, CURVE_CLIENT_PUBLIC, CURVE_SERVER_PUBLIC)
 
 def tokenizer_deployment(resolved: Resolved, tokenizer: Tokenizer) -> dict[str, Any]:
     """The Deployment; old pods stay until new ones are ready."""
-    own = {labels.COHORT: resolved.cohort}
+    own = {labels.COHORT: resolved.cohort, **labels.of_keys(resolved.key_generation)}
+    template = {
+        "metadata": {"labels": {**labels.common(resolved, labels.ROLE_TOKENIZER), **own}},
+        "spec": pod.pod_spec(resolved, _container(resolved, tokenizer)),
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -37,17 +42,14 @@ def tokenizer_deployment(resolved: Resolved, tokenizer: Tokenizer) -> dict[str, 
             resolved, tokenizer_name(resolved), role=labels.ROLE_TOKENIZER, extra_labels=own
         ),
         "spec": {
-            "replicas": 0 if resolved.spec.stopped else tokenizer.replicas,
+            "replicas": resolved.tokenizers,
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": labels.role_selector(resolved, labels.ROLE_TOKENIZER)},
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": {
-                "metadata": {"labels": {**labels.common(resolved, labels.ROLE_TOKENIZER), **own}},
-                "spec": pod.pod_spec(resolved, _container(resolved, tokenizer)),
-            },
+            "template": with_pod_template(template, tokenizer.pod_template),
         },
     }
 

@@ -30,16 +30,21 @@ from mizzen_operator.worker_contract import (
     FLAG_MODEL,
     FLAG_PAGE_SIZE,
     FLAG_PIPELINE_PARALLEL,
+    FLAG_RANK_PORT,
+    FLAG_RENDEZVOUS_TIMEOUT,
     FLAG_SERVED_MODEL_NAME,
     FLAG_TENSOR_PARALLEL,
     FLAG_THREADS,
     FLAG_WORKERS,
     PORT_ADMIN,
     PORT_HTTP,
+    PORT_RANKS,
     PORT_WORKER,
 )
 
 ANY_ADDRESS = "0.0.0.0"
+RENDEZVOUS_MARGIN_S = 30
+"""Seconds by which ranks give up sooner than the kubelet, so that they say whom they missed."""
 
 
 def unified_args(resolved: Resolved) -> tuple[str, ...]:
@@ -58,6 +63,7 @@ def worker_args(resolved: Resolved) -> tuple[str, ...]:
     return (
         *_model(resolved),
         *listen,
+        *_ranks(resolved),
         *_admin(resolved, DRAIN_HANDBACK),
         *_engine(resolved),
     )
@@ -87,6 +93,14 @@ def _admin(resolved: Resolved, drain_mode: str) -> tuple[str, ...]:
         *(FLAG_ADMIN_HOST, ANY_ADDRESS, FLAG_ADMIN_PORT, str(PORT_ADMIN)),
         *(FLAG_DRAIN_MODE, drain_mode, FLAG_DRAIN_DEADLINE, str(drain_seconds(resolved))),
     )
+
+
+def _ranks(resolved: Resolved) -> tuple[str, ...]:
+    """How the pods of one group meet; nodes pull images at speeds of their own."""
+    if resolved.nodes == 1:
+        return ()
+    wait_s = resolved.spec.engine.startup_deadline_seconds - RENDEZVOUS_MARGIN_S
+    return (FLAG_RANK_PORT, str(PORT_RANKS), FLAG_RENDEZVOUS_TIMEOUT, str(wait_s))
 
 
 def _engine(resolved: Resolved) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Owns the StatefulSet of one worker group, in topologies Unified and Split.
 
-Does not own how many groups there are (``planner``) nor their Services (``services``). Invariant: a
+Does not own how many groups there are (``planner``), their lives (``group_life``) nor their
+Services (``services``). Invariant: a
 group's StatefulSet has one replica per node and is never resized; its pod template depends only on
 what is in the revision hash.
 """
@@ -10,6 +11,7 @@ from typing import Any
 from mizzen_operator.render import labels, pod
 from mizzen_operator.render.names import group_name, rank_service_name
 from mizzen_operator.render.objects import metadata
+from mizzen_operator.render.pod_template import with_pod_template
 from mizzen_operator.render.worker_args import unified_args, worker_args
 from mizzen_operator.spec.model import Topology
 from mizzen_operator.spec.resolve import Resolved
@@ -28,6 +30,7 @@ from mizzen_operator.worker_contract import (
     ENV_NODE_RANK,
     ENV_ROLE,
     PORT_HTTP,
+    PORT_RANKS,
     PORT_WORKER,
     VERB_UNIFIED,
     VERB_WORKER,
@@ -40,16 +43,24 @@ KEY_FILES = (CURVE_SERVER_SECRET, CURVE_SERVER_PUBLIC, CURVE_CLIENT_PUBLIC)
 
 
 def worker_group(resolved: Resolved, index: int) -> dict[str, Any]:
-    """The StatefulSet of group ``index`` at the wanted revision."""
+    """The StatefulSet of group ``index`` at the wanted revision, in its first life."""
     name = group_name(resolved, index)
     own = {
         labels.REVISION: resolved.revision,
         labels.COHORT: resolved.cohort,
+        **labels.of_keys(resolved.key_generation),
         labels.GROUP_INDEX: str(index),
     }
-    selector = {
-        **labels.revision_selector(resolved, resolved.revision),
-        labels.GROUP_INDEX: str(index),
+    selector = labels.group_selector(resolved, index)
+    template = {
+        "metadata": {
+            "labels": {**labels.common(resolved, labels.ROLE_WORKER), **own},
+            "annotations": {labels.EPOCH: FIRST_EPOCH},
+        },
+        "spec": {
+            **pod.pod_spec(resolved, _container(resolved, name)),
+            **_apart(resolved, selector),
+        },
     }
     return {
         "apiVersion": "apps/v1",
@@ -61,14 +72,28 @@ def worker_group(resolved: Resolved, index: int) -> dict[str, Any]:
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": selector},
-            "template": {
-                "metadata": {
-                    "labels": {**labels.common(resolved, labels.ROLE_WORKER), **own},
-                    "annotations": {labels.EPOCH: FIRST_EPOCH},
-                },
-                "spec": pod.pod_spec(resolved, _container(resolved, name)),
-            },
+            "template": with_pod_template(template, resolved.spec.worker.pod_template),
         },
+    }
+
+
+def _apart(resolved: Resolved, group: dict[str, str]) -> dict[str, Any]:
+    """Pods of one group on nodes of their own: with GPUs by all means, else where it can be."""
+    if resolved.nodes == 1:
+        return {}
+    term = {"labelSelector": {"matchLabels": group}, "topologyKey": "kubernetes.io/hostname"}
+    return {
+        "affinity": {
+            "podAntiAffinity": (
+                {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+                if resolved.spec.worker.gpu.count_per_node
+                else {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"weight": 100, "podAffinityTerm": term}
+                    ]
+                }
+            )
+        }
     }
 
 
@@ -80,6 +105,9 @@ def _container(resolved: Resolved, name: str) -> pod.Container:
         if is_unified
         else pod.port(pod.PORT_NAME_WORKER, PORT_WORKER)
     )
+    # One template for all ranks: of a follower only the admin port is ever opened, and its probes
+    # and its drain speak of what it does for its leader.
+    meeting = (pod.port(pod.PORT_NAME_RANKS, PORT_RANKS),) if resolved.nodes > 1 else ()
     worker = resolved.spec.worker
     gpu = (
         {worker.gpu.resource_name: str(worker.gpu.count_per_node)}
@@ -92,7 +120,7 @@ def _container(resolved: Resolved, name: str) -> pod.Container:
         drain_mode=DRAIN_FINISH if is_unified else DRAIN_HANDBACK,
         args=unified_args(resolved) if is_unified else worker_args(resolved),
         env=_env(resolved, name),
-        ports=(serving, pod.admin_port()),
+        ports=(serving, *meeting, pod.admin_port()),
         resources=pod.container_resources(worker.resources, DEFAULT_REQUESTS, gpu),
         volumes=tuple(volume for volume, _ in pairs),
         mounts=tuple(mount for _, mount in pairs),

@@ -3,57 +3,77 @@
 Does not own the schema of the spec (``schema``) nor the rules (``rules``).
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from mizzen_operator.errors import NOT_AVAILABLE
 from mizzen_operator.spec.fields import NOT_AVAILABLE_MARK
 from mizzen_operator.spec.model import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR, VERSION
-from mizzen_operator.spec.rules import RULES, Rule
+from mizzen_operator.spec.rule import Rule
+from mizzen_operator.spec.rules import RULES
 from mizzen_operator.spec.schema import spec_schema
+
+COUNT = {"type": "integer", "format": "int32"}
+"""Schema of a number of things in a status."""
+
+
+class Column(NamedTuple):
+    """One column of ``kubectl get``; ``priority`` 1 shows it with -o wide only."""
+
+    name: str
+    type: str
+    path: str
+    description: str
+    priority: int = 0
+
 
 _READY = ".status.conditions[?(@.type=='Ready')]"
 _AVAILABLE = ".status.conditions[?(@.type=='Available')]"
 _COLUMNS = (
-    ("Model", "string", ".status.modelName", 'Name that clients put into "model".', 0),
-    ("Available", "string", f"{_AVAILABLE}.status", "One whole serving path is ready.", 0),
-    ("Ready", "string", f"{_READY}.status", "Everything wanted is there and serves.", 0),
-    ("Reason", "string", f"{_READY}.reason", "Why it is ready or not.", 0),
-    ("Topology", "string", ".spec.topology", "Shape of the service.", 0),
-    ("Workers", "string", ".status.roles.worker.summary", "Ready and wanted worker groups.", 0),
-    ("URL", "string", ".status.url", "Address inside the cluster.", 1),
-    ("Age", "date", ".metadata.creationTimestamp", "Time since creation.", 0),
+    Column("Model", "string", ".status.modelName", 'Name that clients put into "model".'),
+    Column("Available", "string", f"{_AVAILABLE}.status", "One whole serving path is ready."),
+    Column("Ready", "string", f"{_READY}.status", "Everything wanted is there and serves."),
+    Column("Reason", "string", f"{_READY}.reason", "Why it is ready or not."),
+    Column("Topology", "string", ".spec.topology", "Shape of the service."),
+    Column("Workers", "string", ".status.roles.worker.summary", "Ready and wanted worker groups."),
+    Column("Tokenizers", "string", ".status.roles.tokenizer.summary", "Ready and wanted pods."),
+    Column("Revision", "string", ".status.updateRevision", "What is wanted now."),
+    Column("URL", "string", ".status.url", "Address inside the cluster.", 1),
+    Column("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
 )
 
 
 def crd() -> dict[str, Any]:
-    """The whole CustomResourceDefinition."""
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": SINGULAR,
-                "shortNames": [SHORT_NAME],
-                "categories": ["mizzen"],
-            },
-            "versions": [_version()],
-        },
+    """The CustomResourceDefinition of the InferenceService."""
+    names = {
+        "kind": KIND,
+        "listKind": f"{KIND}List",
+        "plural": PLURAL,
+        "singular": SINGULAR,
+        "shortNames": [SHORT_NAME],
+        "categories": ["mizzen"],
     }
+    return definition(names, columns=_COLUMNS, schema=_schema())
 
 
-def _version() -> dict[str, Any]:
-    return {
+def definition(
+    names: Mapping[str, Any], *, columns: Iterable[Column], schema: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A CustomResourceDefinition with ``/status`` and ``/scale``, the same way in all of ours."""
+    version = {
         "name": VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": [_column(*column) for column in _COLUMNS],
+        "additionalPrinterColumns": [
+            {
+                "name": column.name,
+                "type": column.type,
+                "jsonPath": column.path,
+                "description": column.description,
+                "priority": column.priority,
+            }
+            for column in columns
+        ],
         "subresources": {
             "status": {},
             "scale": {
@@ -62,17 +82,18 @@ def _version() -> dict[str, Any]:
                 "labelSelectorPath": ".status.selector",
             },
         },
-        "schema": {"openAPIV3Schema": _schema()},
+        "schema": {"openAPIV3Schema": schema},
     }
-
-
-def _column(name: str, kind: str, path: str, description: str, priority: int) -> dict[str, Any]:
     return {
-        "name": name,
-        "type": kind,
-        "jsonPath": path,
-        "description": description,
-        "priority": priority,
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names['plural']}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": dict(names),
+            "versions": [version],
+        },
     }
 
 
@@ -121,32 +142,80 @@ def _without_marks(value: Any) -> Any:
     return [_without_marks(item) for item in value] if isinstance(value, list) else value
 
 
-def _text(limit: int) -> dict[str, Any]:
+def text_schema(limit: int) -> dict[str, Any]:
+    """Schema of a text of bounded length."""
     return {"type": "string", "maxLength": limit}
 
 
-def _status_schema() -> dict[str, Any]:
-    count = {"type": "integer", "format": "int32"}
-    role = {
-        "type": "object",
-        "properties": {
-            **dict.fromkeys(("desired", "groups", "readyGroups", "updatedGroups", "ready"), count),
-            "summary": _text(16),
+def conditions_schema() -> dict[str, Any]:
+    """Schema of the conditions in a status."""
+    return {
+        "type": "array",
+        "maxItems": 16,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "reason", "lastTransitionTime"],
+            "properties": {
+                "type": text_schema(64),
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                "reason": text_schema(128),
+                "message": text_schema(1024),
+                "observedGeneration": {"type": "integer", "format": "int64"},
+                "lastTransitionTime": {"type": "string", "format": "date-time"},
+            },
         },
     }
+
+
+def _status_schema() -> dict[str, Any]:
+    counts = (
+        "desired", "asked", "propagated", "groups", "readyGroups", "updatedGroups",
+        "drainingGroups", "ready", "updated", "unschedulable", "restarts",
+    )  # fmt: skip
+    role = {
+        "type": "object",
+        "properties": {**dict.fromkeys(counts, COUNT), "summary": text_schema(16)},
+    }
     group_texts = {
-        "name": 63, "revision": 16, "state": 32, "ready": 16, "reason": 128,
+        "name": 63, "role": 32, "revision": 16, "state": 32, "ready": 16, "leader": 63,
+        "reason": 128, "message": 400, "lastRestart": 64,
     }  # fmt: skip
+    group = {
+        **{name: text_schema(limit) for name, limit in group_texts.items()},
+        "since": {"type": "string", "format": "date-time"},
+        "restarts": COUNT,
+        "epoch": COUNT,
+        "drainsUntil": {"type": "string", "format": "date-time"},
+    }
+    rollout = {"from": 16, "to": 16, "updated": 16, "blockedBy": 256}
     return {
         "type": "object",
         "description": "What the operator sees; written by the operator only.",
         "properties": {
             "observedGeneration": {"type": "integer", "format": "int64"},
-            "url": _text(512),
-            "replicas": count,
-            "selector": _text(512),
-            "updateRevision": _text(16),
-            "modelName": _text(128),
+            "url": text_schema(512),
+            "replicas": COUNT,
+            "selector": text_schema(512),
+            "currentRevision": text_schema(16),
+            "updateRevision": text_schema(16),
+            "rollout": {
+                "type": "object",
+                "properties": {name: text_schema(limit) for name, limit in rollout.items()},
+            },
+            "modelName": text_schema(128),
+            "resolvedModel": {
+                "type": "object",
+                "description": "The weights, and what fetched ones were resolved to for good.",
+                "properties": {
+                    "source": text_schema(1024),
+                    "revision": text_schema(128),
+                    "bytes": {"type": "integer", "format": "int64"},
+                    "claim": text_schema(63),
+                    "retained": {"type": "boolean"},
+                },
+            },
             "roles": {"type": "object", "properties": {"worker": role, "tokenizer": role}},
             "groups": {
                 "type": "array",
@@ -156,26 +225,9 @@ def _status_schema() -> dict[str, Any]:
                 "items": {
                     "type": "object",
                     "required": ["name"],
-                    "properties": {name: _text(limit) for name, limit in group_texts.items()},
+                    "properties": group,
                 },
             },
-            "conditions": {
-                "type": "array",
-                "maxItems": 16,
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-                "items": {
-                    "type": "object",
-                    "required": ["type", "status", "reason", "lastTransitionTime"],
-                    "properties": {
-                        "type": _text(64),
-                        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                        "reason": _text(128),
-                        "message": _text(1024),
-                        "observedGeneration": {"type": "integer", "format": "int64"},
-                        "lastTransitionTime": {"type": "string", "format": "date-time"},
-                    },
-                },
-            },
+            "conditions": conditions_schema(),
         },
     }

@@ -5,6 +5,7 @@ Invariant: every string, list and map that a user may write has an upper bound, 
 server refuses CEL rules over unbounded values.
 """
 
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -89,6 +90,32 @@ ObjectName = Annotated[
 ]
 ImageName = Annotated[str, Field(pattern=r"^[^\s]+$", min_length=1, max_length=512)]
 
+GPU_CLASS_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+
+LABEL_PREFIX_PATTERN = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?"
+LABEL_NAME_PATTERN = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LabelKey = Annotated[
+    str, Field(pattern=f"^{LABEL_PREFIX_PATTERN}{LABEL_NAME_PATTERN}$", max_length=317)
+]
+LabelValue = Annotated[str, Field(pattern=f"^({LABEL_NAME_PATTERN})?$", max_length=63)]
+
+SCRAPE_INTERVAL_PATTERN = "^([1-9]|[1-5][0-9]|60)s$"
+
+
+def _check_interval(value: str) -> str:
+    if re.match(SCRAPE_INTERVAL_PATTERN, value) is None:
+        message = "seconds from 1s to 60s, such as 15s"
+        raise ValueError(message)
+    return value
+
+
+ScrapeInterval = Annotated[
+    str,
+    AfterValidator(_check_interval),
+    WithJsonSchema({"type": "string", "pattern": SCRAPE_INTERVAL_PATTERN, "maxLength": 3}),
+]
+"""Time between two scrapes; rates are taken over minutes, so it is at most one."""
+
 NotAvailable = Annotated[
     dict[str, Any] | None,
     WithJsonSchema(
@@ -100,3 +127,16 @@ NotAvailable = Annotated[
     ),
 ]
 """A field whose name is reserved: its presence is refused until the feature exists."""
+
+
+def _without_empty_parts(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    return {name: part for name, part in (value or {}).items() if part != {}} or None
+
+
+PodTemplate = Annotated[
+    dict[str, Any] | None,
+    AfterValidator(_without_empty_parts),
+    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+]
+"""A Kubernetes PodTemplateSpec as written; an empty one is none. What it may hold is judged where
+pods are rendered; the whole schema would make the CRD many times as large."""

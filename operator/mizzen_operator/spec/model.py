@@ -11,14 +11,22 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mizzen_operator.spec.fields import (
+    GPU_CLASS_PATTERN,
     CountOrPercent,
     ImageName,
+    LabelKey,
+    LabelValue,
     NotAvailable,
     ObjectName,
+    PodTemplate,
     Quantity,
     ResourceName,
+    ScrapeInterval,
     StrictModel,
 )
+from mizzen_operator.spec.resources import Resources
+from mizzen_operator.spec.routing import Routing
+from mizzen_operator.spec.sources import Cache, ModelSource
 
 GROUP = "serving.mizzen.dev"
 VERSION = "v1alpha1"
@@ -27,6 +35,8 @@ KIND = "InferenceService"
 PLURAL = "inferenceservices"
 SINGULAR = "inferenceservice"
 SHORT_NAME = "misvc"
+MAX_REPLICAS = 999
+MAX_TOKENIZERS = 100
 
 
 class Topology(StrEnum):
@@ -41,28 +51,6 @@ AVAILABLE_TOPOLOGIES = (Topology.UNIFIED, Topology.SPLIT)
 """Those of this version; the schema names the reserved one too."""
 
 
-class PvcSource(StrictModel):
-    """Weights on an existing PersistentVolumeClaim, mounted read-only."""
-
-    claim_name: ObjectName
-    """Name of the PersistentVolumeClaim, in the namespace of the InferenceService."""
-    path: Annotated[str, Field(max_length=512)] = ""
-    """File (GGUF) or folder (safetensors) of the model inside the claim; empty for its root."""
-
-
-class ModelSource(StrictModel):
-    """Where the weights come from; exactly one of the fields."""
-
-    pvc: PvcSource | None = None
-    """An existing claim that holds the weights."""
-    hugging_face: NotAvailable = None
-    """Not available in this version."""
-    s3: NotAvailable = None
-    """Not available in this version."""
-    oci: NotAvailable = None
-    """Not available in this version."""
-
-
 class Model(StrictModel):
     """The model to serve."""
 
@@ -72,8 +60,8 @@ class Model(StrictModel):
     """Name that clients put into "model"; the name of the InferenceService when absent."""
     source: ModelSource
     """Where the weights come from."""
-    cache: NotAvailable = None
-    """Not available in this version."""
+    cache: Cache | None = None
+    """Where weights that are fetched are kept; needed by every source but pvc."""
 
 
 class Images(StrictModel):
@@ -128,43 +116,34 @@ class Engine(StrictModel):
     """Longest time from a container's start until the model is loaded; then it is restarted."""
 
 
-class Resources(StrictModel):
-    """Resources of one container; GPUs are set by worker.gpu."""
-
-    requests: Annotated[dict[ResourceName, Quantity], Field(max_length=16)] = Field(
-        default_factory=dict
-    )
-    """What the scheduler reserves."""
-    limits: Annotated[dict[ResourceName, Quantity], Field(max_length=16)] = Field(
-        default_factory=dict
-    )
-    """What the container may use; the CPU limit also sets the engine's number of threads."""
-
-
 class Tokenizer(StrictModel):
     """Tokenizer pods of topology Split: HTTP, tokenizing and choice of worker, no GPU."""
 
-    replicas: Annotated[int, Field(ge=1, le=100)] = 2
-    """Number of tokenizer pods."""
+    replicas: Annotated[int, Field(ge=1, le=MAX_TOKENIZERS)] = 2
+    """Number of tokenizer pods to begin with. A later change is passed on to the
+    InferenceRoleScaler NAME-tokenizer once; between changes that object is what counts."""
     resources: Resources = Field(default_factory=Resources)
     """Resources of each tokenizer pod."""
     scaling: NotAvailable = None
     """Not available in this version."""
-    pod_template: NotAvailable = None
-    """Not available in this version."""
+    pod_template: PodTemplate = None
+    """A Kubernetes pod template (metadata, spec) that is merged over the tokenizer pods, as
+    worker.podTemplate is over worker pods."""
 
 
 class Parallelism(StrictModel):
     """How one copy of the model is spread; a change makes a new revision."""
 
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
-    """Tensor parallel ranks."""
+    """Tensor parallel ranks: each holds a part of every layer. On CPUs only in this version."""
     pipeline: Annotated[int, Field(ge=1, le=64)] = 1
-    """Pipeline stages."""
+    """Pipeline stages; more than 1 is not available in this version."""
     data: Annotated[int, Field(ge=1, le=64)] = 1
-    """Data parallel ranks inside one group."""
+    """Data parallel ranks inside one group, a whole copy of the model each; in one pod only in this
+    version."""
     nodes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Pods (one per node) of one group."""
+    """Pods of one group, on nodes of their own; each runs tensor / nodes ranks. More than 1 takes
+    topology Split."""
 
 
 class Gpu(StrictModel):
@@ -174,6 +153,14 @@ class Gpu(StrictModel):
     """Extended resource to ask for."""
     count_per_node: Annotated[int, Field(ge=0, le=16)] = 0
     """GPUs of each pod; 0 runs the model on the CPU."""
+    class_name: Annotated[
+        str | None, Field(alias="class", pattern=GPU_CLASS_PATTERN, min_length=1, max_length=63)
+    ] = None
+    """Name of a GPU whose memory the operator knows, such as nvidia-l4: condition Fits then tells
+    whether weights that are fetched fit, and no pods are made where they do not. It chooses no
+    node."""
+    memory: Quantity | None = None
+    """The same for a GPU without a class: memory of one GPU, such as 80Gi."""
 
 
 class Rollout(StrictModel):
@@ -192,6 +179,24 @@ class Drain(StrictModel):
     """Longest time for running requests to end or to move on."""
 
 
+class Restart(StrictModel):
+    """When a group of several pods starts anew as a whole, because one of its pods was lost, and
+    when a pod on a node that does not answer is given up."""
+
+    backoff_base_seconds: Annotated[int, Field(ge=1, le=600)] = 30
+    """Wait before the second restart in a row, doubled for each further one; the first one is
+    made at once."""
+    backoff_max_seconds: Annotated[int, Field(ge=1, le=3600)] = 600
+    """Longest wait before a restart."""
+    max_restarts: Annotated[int, Field(ge=1, le=100)] = 8
+    """Restarts of one group within the window; then it is left as it is for a person to see."""
+    window_seconds: Annotated[int, Field(ge=60, le=86_400)] = 3600
+    """Time within which restarts are counted."""
+    node_lost_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
+    """How long a node may fail to confirm that a deleted pod has ended; then the pod is removed by
+    force, so that its group can start elsewhere."""
+
+
 class Worker(StrictModel):
     """Worker groups: each group holds one copy of the model."""
 
@@ -205,32 +210,48 @@ class Worker(StrictModel):
     """How a new revision replaces the old one."""
     drain: Drain = Field(default_factory=Drain)
     """How a group is emptied before it ends."""
+    restart: Restart = Field(default_factory=Restart)
+    """When a group starts anew, and when lost pods are given up."""
     scheduling: NotAvailable = None
     """Not available in this version."""
-    restart: NotAvailable = None
+    pod_template: PodTemplate = None
+    """A Kubernetes pod template (metadata, spec) that is merged over the worker pods: lists of
+    named items by name, such as containers and volumes; to other lists its items are added. Of the
+    engine's own container, mizzen, only env and volumeMounts may be given. What serving rests on
+    and what a restricted pod may not do is refused; the API server is asked about the rest before
+    anything is changed. A change makes a new revision."""
+
+
+class Observability(StrictModel):
+    """Objects for the Prometheus Operator and Grafana of the cluster; all of them unless one is
+    switched off. Where an API is not installed, condition MonitoringReady says so."""
+
+    pod_monitor: bool = True
+    """A PodMonitor that scrapes all pods of the service."""
+    rules: bool = True
+    """A PrometheusRule with alerts; it needs the labels that the PodMonitor sets."""
+    dashboard: bool = True
+    """A ConfigMap with a Grafana dashboard, labelled grafana_dashboard; it needs them too."""
+    interval: ScrapeInterval = "15s"
+    """Time between two scrapes of a pod: whole seconds from 1s to 60s."""
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16)] = Field(
+        default_factory=dict
+    )
+    """More labels of the objects, by which your Prometheus and Grafana find them."""
+    prometheus_namespace: ObjectName | None = None
+    """Namespace of the Prometheus that scrapes; the service's NetworkPolicy lets it in. Without it
+    a NetworkPolicy of your own has to."""
+    traces: NotAvailable = None
     """Not available in this version."""
-    pod_template: NotAvailable = None
-    """Not available in this version."""
 
 
-class ServicePort(StrictModel):
-    """The Kubernetes Service that clients talk to; it has the name of the InferenceService."""
+class Security(StrictModel):
+    """How pods of the service trust each other."""
 
-    type: Literal["ClusterIP", "LoadBalancer"] = "ClusterIP"
-    """Type of the Service."""
-    port: Annotated[int, Field(ge=1, le=65_535)] = 80
-    """Port of the Service."""
-
-
-class Routing(StrictModel):
-    """How clients reach the service."""
-
-    service: ServicePort = Field(default_factory=ServicePort)
-    """The Service."""
-    http_route: NotAvailable = None
-    """Not available in this version."""
-    inference_pool: NotAvailable = None
-    """Not available in this version."""
+    key_rotation: Annotated[str | None, Field(min_length=1, max_length=64)] = None
+    """Any text that was not used before, such as a date in quotes: another text gives tokenizer
+    and worker pods new CURVE keys, by a roll-out; the Secret with the former keys is deleted when
+    the last pod that uses them has ended. Topology Split only."""
 
 
 class Spec(StrictModel):
@@ -240,15 +261,20 @@ class Spec(StrictModel):
     """Unified: each pod serves everything. Split: tokenizer pods and worker groups.
     Disaggregated: not available in this version. A change interrupts the service until pods of
     the new shape are ready."""
-    replicas: Annotated[int, Field(ge=0, le=999)] = 1
-    """Number of worker groups; also set by kubectl scale."""
+    replicas: Annotated[int, Field(ge=0, le=MAX_REPLICAS)] = 1
+    """Number of worker groups to begin with. A later change, by kubectl scale too, is passed on to
+    the InferenceRoleScaler NAME-worker once; between changes that object is what counts."""
     paused: bool = False
     """Leave every object as it is; only the status is kept up to date."""
     stopped: bool = False
     """Run no pods, but keep the Services and everything else."""
     update_policy: Literal["Pinned", "Follow"] = "Pinned"
-    """Whether default images stay as they were when the service was created (Pinned), or follow
-    the operator's (Follow), which rolls the service at an upgrade of the operator."""
+    """Whether default images and the way pods are rendered stay as they were when the service was
+    created (Pinned), or follow the operator's (Follow), which rolls the service at an upgrade of
+    the operator. An earlier spec that is applied again gets back what it was rendered with."""
+    revision_history_limit: Annotated[int, Field(ge=0, le=50)] = 5
+    """Stored revisions (ControllerRevisions) that are kept although no pod uses them any more, to
+    go back to; the oldest go first."""
     model: Model
     """The model to serve."""
     engine: Engine = Field(default_factory=Engine)
@@ -260,7 +286,10 @@ class Spec(StrictModel):
     routing: Routing = Field(default_factory=Routing)
     """How clients reach the service."""
     network_policy: Literal["Restricted", "Off"] = "Restricted"
-    """Restricted: a NetworkPolicy allows only the connections that the service needs."""
+    """Restricted: a NetworkPolicy allows only the connections that the service needs. Write "Off"
+    in quotes: YAML reads the bare word as false."""
+    security: Security = Field(default_factory=Security)
+    """How pods of the service trust each other."""
     prefill: NotAvailable = None
     """Not available in this version."""
     decode: NotAvailable = None
@@ -273,8 +302,8 @@ class Spec(StrictModel):
     """Not available in this version."""
     runtime_ref: NotAvailable = None
     """Not available in this version."""
-    observability: NotAvailable = None
-    """Not available in this version."""
+    observability: Observability | None = None
+    """Metrics to be scraped, alerts and a dashboard; nothing of it when absent."""
 
 
 class InferenceService(StrictModel):

@@ -4,23 +4,29 @@ Does not own rules across fields (``validate``).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mizzen_operator.errors import Problem, SpecError
+from mizzen_operator.spec.fields import QUANTITY_PATTERN
 from mizzen_operator.spec.model import (
     API_VERSION,
     AVAILABLE_TOPOLOGIES,
     KIND,
     InferenceService,
+    Restart,
     Spec,
 )
+from mizzen_operator.spec.schema import spec_schema
 from mizzen_operator.spec.wording import shown
 
 _METADATA = (("namespace", str), ("uid", str), ("generation", int))
+MAX_DEPTH = 100
+"""Of maps and lists within another, in a spec. The API server lets thousands through where it knows
+no schema, in pod templates; Kubernetes itself has about 20."""
 
 
 def parse(obj: Mapping[str, Any]) -> InferenceService:
@@ -46,7 +52,10 @@ def parse(obj: Mapping[str, Any]) -> InferenceService:
                 )
             ]
         )
-    spec = _without_nulls(obj.get("spec"))
+    written = obj.get("spec")
+    if _is_too_deep(written):
+        raise SpecError([_TOO_DEEP])
+    spec = _without_nulls(written)
     if spec is None:
         raise SpecError([_missing("spec", "write at least spec.model.source")])
     try:
@@ -60,6 +69,48 @@ def parse(obj: Mapping[str, Any]) -> InferenceService:
         generation=meta.get("generation") or 1,
         spec=typed,
     )
+
+
+def restart_of_refused(obj: Mapping[str, Any]) -> Restart | None:
+    """How groups start anew, as far as a spec tells that is refused; None while it is paused."""
+    spec = obj.get("spec")
+    if not isinstance(spec, Mapping):
+        return Restart()
+    if spec.get("paused") is True:
+        return None
+    worker = spec.get("worker")
+    written = worker.get("restart") if isinstance(worker, Mapping) else None
+    if written is None or _is_too_deep(written):
+        return Restart()
+    try:
+        return Restart.model_validate_json(json.dumps(_without_nulls(written), default=str))
+    except ValidationError:
+        return Restart()
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether more than MAX_DEPTH maps and lists are within each other; safe at any depth."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for item in level for inner in _within(item)]
+        if not level:
+            return False
+    return True
+
+
+def _within(value: Any) -> Iterable[Any]:
+    """What is in a map or a list; nothing in anything else."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+_TOO_DEEP = Problem(
+    field="spec",
+    value="",
+    message=f"has more than {MAX_DEPTH} maps and lists within each other",
+    remedy="look for a mistake of indentation, or for a whole object put into a pod template",
+)
 
 
 def _no_metadata(key: str, value: Any) -> Problem:
@@ -94,8 +145,25 @@ def _problem(error: ErrorDetails, spec: Any) -> Problem:
         # The only enumeration: pydantic would offer the reserved member too.
         "enum": ("is not a topology of this version", f"use {' or '.join(AVAILABLE_TOPOLOGIES)}"),
     }
+    if error["type"] == "string_pattern_mismatch":
+        known[error["type"]] = _of_another_form(error)
     message, remedy = known.get(error["type"], (_lower_first(error["msg"]), "correct the value"))
     return Problem(field=path, value=value, message=message, remedy=remedy)
+
+
+def _of_another_form(error: ErrorDetails) -> tuple[str, str]:
+    """Message and remedy; a pattern alone tells few people what to write."""
+    if error.get("ctx", {}).get("pattern") == QUANTITY_PATTERN:
+        return "is not a quantity", "write one such as 500m, 2 or 16Gi"
+    part: Mapping[str, Any] = spec_schema()
+    meaning = ""
+    for step in error["loc"]:
+        # Other steps name a branch of a union or a key of a map: the field above them is told.
+        below = part.get("items") if isinstance(step, int) else part.get("properties", {}).get(step)
+        part = below or part
+        meaning = " ".join(part.get("description", meaning).split())
+    remedy = f"correct the value; the field is: {meaning}" if meaning else "correct the value"
+    return _lower_first(error["msg"]), remedy
 
 
 def _locate(loc: tuple[int | str, ...], spec: Any) -> tuple[str, str]:

@@ -5,78 +5,33 @@ the same objects; tests run each rule's examples through both.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any
+from collections.abc import Callable
+from itertools import combinations
 
-from mizzen_operator.errors import INVALID_SPEC, NOT_AVAILABLE, Problem
+from mizzen_operator.errors import NOT_AVAILABLE
 from mizzen_operator.spec.model import (
     AVAILABLE_TOPOLOGIES,
+    GROUP,
     InferenceService,
-    Parallelism,
-    Resources,
     Spec,
     Topology,
 )
 from mizzen_operator.spec.quantity import quantity_value
+from mizzen_operator.spec.resources import Resources
+from mizzen_operator.spec.rule import Rule, is_zero, value_at
 from mizzen_operator.spec.schema import reserved_paths, spec_schema
-from mizzen_operator.spec.wording import shown
+from mizzen_operator.spec.source_rules import SOURCE_RULES
 from mizzen_operator.worker_contract import OWNED_ENV_PREFIX, OWNED_FLAGS
 
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 MAX_NAME_LENGTH = 38
 OWNED_FLAG_PATTERN = f"(?s)^({'|'.join(OWNED_FLAGS)})(=.*)?$"
 _OWNED = re.compile(OWNED_FLAG_PATTERN)
+OWNED_LABEL_PREFIXES = (f"{GROUP}/", "app.kubernetes.io/", "controller.kubernetes.io/")
+"""Of labels by which we, or Kubernetes' controllers, find what they own."""
 UNAVAILABLE = "not available in this version"
 UNAVAILABLE_PREFIX = "unavailable-"
 """Of the ids of rules that refuse a reserved field."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One thing that must hold between fields."""
-
-    id: str
-    field: str
-    """Path of the field that a person has to change."""
-    cel: str | None
-    """Expression over ``self`` = the spec (the whole object when ``at_root``); None where the API
-    server cannot compute it within its cost budget, so that only Python checks it."""
-    holds: Callable[[InferenceService], bool]
-    message: str
-    remedy: str
-    reason: str = INVALID_SPEC
-    at_root: bool = False
-    finding: Callable[[InferenceService], str] | None = None
-    """What is wrong in this very service, values included; replaces message and value there."""
-
-    def text(self) -> str:
-        """What a person reads at admission."""
-        return f"{self.message}; {self.remedy}"
-
-    def problem(self, service: InferenceService) -> Problem:
-        """The broken rule as a problem of this service."""
-        found = self.finding(service) if self.finding is not None else ""
-        return Problem(
-            field=self.field,
-            value="" if found else shown(_value_at(service, self.field)),
-            message=found or self.message,
-            remedy=self.remedy,
-            reason=self.reason,
-        )
-
-
-def _value_at(service: InferenceService, path: str) -> Any:
-    """The value there; None if there is none."""
-    if path == "metadata.name":
-        return service.name
-    value: Any = service.spec.model_dump(by_alias=True, mode="json", exclude_none=True)
-    for step in path.split(".")[1:]:
-        if not isinstance(value, Mapping) or step not in value:
-            return None
-        value = value[step]
-    return value
 
 
 def _oversized(resources: Resources) -> str:
@@ -89,22 +44,54 @@ def _oversized(resources: Resources) -> str:
     )
 
 
-def _oversized_tokenizer(service: InferenceService) -> str:
-    tokenizer = service.spec.tokenizer
-    return "" if tokenizer is None else _oversized(tokenizer.resources)
+def _requests_fit(
+    rule_id: str, field: str, resources_of: Callable[[Spec], Resources | None]
+) -> Rule:
+    """The rule that no request of these resources is above its limit."""
+
+    def finding(service: InferenceService) -> str:
+        resources = resources_of(service.spec)
+        return "" if resources is None else _oversized(resources)
+
+    return Rule(
+        id=rule_id,
+        field=field,
+        # The API server compares no quantities.
+        cel=None,
+        holds=lambda service: not finding(service),
+        finding=finding,
+        message="a request is larger than its limit",
+        remedy="lower the request or raise the limit",
+    )
 
 
-def _is_zero(count: int | str) -> bool:
-    return Decimal(str(count).rstrip("%")) == 0
+def _owned_labels(service: InferenceService) -> str:
+    """Keys of extra labels that are the operator's, in words; empty if there are none."""
+    asked = service.spec.observability
+    keys = () if asked is None else tuple(asked.labels)
+    return ", ".join(
+        f"label {key} is set by the operator"
+        for key in keys
+        if key.startswith(OWNED_LABEL_PREFIXES)
+    )
+
+
+def _are_parents_distinct(service: InferenceService) -> bool:
+    """Whether no two parentRefs could mean the same listener."""
+    route = service.spec.routing.http_route
+    refs = () if route is None else route.parent_refs
+    return not any(
+        (one.name, one.namespace) == (other.name, other.namespace)
+        and (
+            None in (one.section_name, other.section_name) or one.section_name == other.section_name
+        )
+        for one, other in combinations(refs, 2)
+    )
 
 
 def _is_world_sound(spec: Spec) -> bool:
     plan, per_node = spec.worker.parallelism, spec.worker.gpu.count_per_node
     return per_node == 0 or plan.tensor * plan.pipeline * plan.data == plan.nodes * per_node
-
-
-def _path_inside(path: str) -> bool:
-    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def _unavailable(path: str) -> Rule:
@@ -116,13 +103,24 @@ def _unavailable(path: str) -> Rule:
         id=f"{UNAVAILABLE_PREFIX}{path.replace('.', '-')}",
         field=f"spec.{path}",
         cel=f"!({guard})",
-        holds=lambda service: _value_at(service, f"spec.{path}") is None,
+        holds=lambda service: value_at(service, f"spec.{path}") is None,
         message=f"{path} is {UNAVAILABLE}",
         remedy="remove it",
         reason=NOT_AVAILABLE,
     )
 
 
+_SAME_PLACE = (
+    "q.name == p.name && has(q.__namespace__) == has(p.__namespace__) && "
+    "(!has(q.__namespace__) || q.__namespace__ == p.__namespace__)"
+)
+_PARENTS_DISTINCT = (
+    "!(has(self.routing) && has(self.routing.httpRoute)) || "
+    "self.routing.httpRoute.parentRefs.all(p, self.routing.httpRoute.parentRefs.exists_one(q, "
+    f"{_SAME_PLACE} && (!has(q.sectionName) || !has(p.sectionName) || "
+    "q.sectionName == p.sectionName)))"
+)
+"""The API server writes `namespace`, a reserved word, with underscores."""
 _WRITTEN_RULES = (
     Rule(
         id="name",
@@ -158,26 +156,15 @@ _WRITTEN_RULES = (
         remedy="set topology to Split or remove tokenizer",
     ),
     Rule(
-        id="model-source-one",
-        field="spec.model.source",
-        cel="[has(self.model.source.pvc), has(self.model.source.huggingFace), "
-        "has(self.model.source.s3), has(self.model.source.oci)].filter(x, x).size() == 1",
-        holds=lambda service: len(service.spec.model.source.model_dump(exclude_none=True)) == 1,
-        message="exactly one source of the model must be given",
-        remedy="set model.source.pvc and nothing else",
-    ),
-    Rule(
-        id="model-path-inside",
-        field="spec.model.source.pvc.path",
-        cel="!has(self.model.source.pvc) || !has(self.model.source.pvc.path) || "
-        "(!self.model.source.pvc.path.startsWith('/') && "
-        "!self.model.source.pvc.path.matches('(^|/)\\\\.\\\\.(/|$)'))",
+        id="key-rotation-only-split",
+        field="spec.security.keyRotation",
+        cel="self.topology != 'Unified' || !has(self.security) || !has(self.security.keyRotation)",
         holds=lambda service: (
-            service.spec.model.source.pvc is None
-            or _path_inside(service.spec.model.source.pvc.path)
+            service.spec.topology is not Topology.UNIFIED
+            or service.spec.security.key_rotation is None
         ),
-        message="the path must lie inside the claim",
-        remedy="write it relative to the claim's root, without '..'",
+        message="only pods of topology Split have keys",
+        remedy="set topology to Split or remove keyRotation",
     ),
     Rule(
         id="engine-args-owned",
@@ -219,8 +206,8 @@ _WRITTEN_RULES = (
         "self.worker.rollout.maxUnavailable == '0%'))",
         holds=lambda service: (
             not (
-                _is_zero(service.spec.worker.rollout.max_surge)
-                and _is_zero(service.spec.worker.rollout.max_unavailable)
+                is_zero(service.spec.worker.rollout.max_surge)
+                and is_zero(service.spec.worker.rollout.max_unavailable)
             )
         ),
         message="maxSurge and maxUnavailable are both 0, so no roll-out could ever begin",
@@ -237,14 +224,58 @@ _WRITTEN_RULES = (
         remedy="give every rank one GPU, or set countPerNode to 0 to run on the CPU",
     ),
     Rule(
-        id="parallelism-unavailable",
-        field="spec.worker.parallelism",
-        cel="self.worker.parallelism.tensor == 1 && self.worker.parallelism.pipeline == 1 && "
-        "self.worker.parallelism.data == 1 && self.worker.parallelism.nodes == 1",
-        holds=lambda service: service.spec.worker.parallelism == Parallelism(),
-        message=f"more than one rank per group is {UNAVAILABLE}",
-        remedy="set tensor, pipeline, data and nodes to 1",
+        id="pipeline-unavailable",
+        field="spec.worker.parallelism.pipeline",
+        cel="self.worker.parallelism.pipeline == 1",
+        holds=lambda service: service.spec.worker.parallelism.pipeline == 1,
+        message=f"pipeline stages are {UNAVAILABLE}",
+        remedy="set pipeline to 1; tensor parallel ranks share a model too",
         reason=NOT_AVAILABLE,
+    ),
+    Rule(
+        id="tensor-gpu-unavailable",
+        field="spec.worker.parallelism.tensor",
+        cel="self.worker.parallelism.tensor == 1 || self.worker.gpu.countPerNode == 0",
+        holds=lambda service: (
+            service.spec.worker.parallelism.tensor == 1
+            or service.spec.worker.gpu.count_per_node == 0
+        ),
+        message=f"tensor parallel ranks on GPUs are {UNAVAILABLE}",
+        remedy="set tensor to 1, or gpu.countPerNode to 0 to run on the CPU",
+        reason=NOT_AVAILABLE,
+    ),
+    Rule(
+        id="nodes-topology-unavailable",
+        field="spec.worker.parallelism.nodes",
+        cel="self.worker.parallelism.nodes == 1 || self.topology == 'Split'",
+        holds=lambda service: (
+            service.spec.worker.parallelism.nodes == 1 or service.spec.topology is Topology.SPLIT
+        ),
+        message=f"groups of several pods are {UNAVAILABLE} in other topologies than Split",
+        remedy="set topology to Split, or nodes to 1",
+        reason=NOT_AVAILABLE,
+    ),
+    Rule(
+        id="nodes-data-unavailable",
+        field="spec.worker.parallelism.data",
+        cel="self.worker.parallelism.nodes == 1 || self.worker.parallelism.data == 1",
+        holds=lambda service: (
+            service.spec.worker.parallelism.nodes == 1 or service.spec.worker.parallelism.data == 1
+        ),
+        message=f"data parallel ranks over several pods are {UNAVAILABLE}",
+        remedy="set data to 1 and replicas higher, or nodes to 1",
+        reason=NOT_AVAILABLE,
+    ),
+    Rule(
+        id="nodes-share-ranks",
+        field="spec.worker.parallelism.nodes",
+        cel="self.worker.parallelism.tensor % self.worker.parallelism.nodes == 0",
+        holds=lambda service: (
+            service.spec.worker.parallelism.tensor % service.spec.worker.parallelism.nodes == 0
+        ),
+        message="each pod of a group runs the same number of tensor parallel ranks, so nodes must "
+        "divide tensor",
+        remedy="set tensor to a multiple of nodes",
     ),
     Rule(
         id="gpu-in-resources",
@@ -264,27 +295,74 @@ _WRITTEN_RULES = (
         remedy="use worker.gpu.countPerNode",
     ),
     Rule(
-        id="worker-requests-fit",
-        field="spec.worker.resources",
-        cel=None,
-        holds=lambda service: not _oversized(service.spec.worker.resources),
-        finding=lambda service: _oversized(service.spec.worker.resources),
-        message="a request is larger than its limit",
-        remedy="lower the request or raise the limit",
+        id="gpu-memory-once",
+        field="spec.worker.gpu.memory",
+        cel="!has(self.worker.gpu.class) || !has(self.worker.gpu.memory)",
+        holds=lambda service: (
+            service.spec.worker.gpu.class_name is None or service.spec.worker.gpu.memory is None
+        ),
+        message="the memory of a GPU is given twice, by gpu.class too",
+        remedy="keep one of them",
     ),
     Rule(
-        id="tokenizer-requests-fit",
-        field="spec.tokenizer.resources",
+        id="gpu-memory-unit",
+        field="spec.worker.gpu.memory",
+        # The API server compares no quantities.
         cel=None,
-        holds=lambda service: not _oversized_tokenizer(service),
-        finding=_oversized_tokenizer,
-        message="a request is larger than its limit",
-        remedy="lower the request or raise the limit",
+        holds=lambda service: quantity_value(service.spec.worker.gpu.memory or "1Gi") >= 1 << 30,
+        message="no GPU has less than 1Gi of memory",
+        remedy="give the memory of one GPU with its unit, such as 24Gi",
+    ),
+    Rule(
+        id="gpu-memory-of-gpu",
+        field="spec.worker.gpu.countPerNode",
+        cel="self.worker.gpu.countPerNode > 0 || "
+        "!(has(self.worker.gpu.class) || has(self.worker.gpu.memory))",
+        holds=lambda service: (
+            service.spec.worker.gpu.count_per_node > 0
+            or (service.spec.worker.gpu.class_name or service.spec.worker.gpu.memory) is None
+        ),
+        message="gpu.class and gpu.memory are about GPUs, and the pods have none",
+        remedy="set countPerNode to 1 or more, or remove them; on the CPU the limit of memory in "
+        "worker.resources is what counts",
+    ),
+    _requests_fit(
+        "worker-requests-fit", "spec.worker.resources", lambda spec: spec.worker.resources
+    ),
+    _requests_fit(
+        "tokenizer-requests-fit",
+        "spec.tokenizer.resources",
+        lambda spec: None if spec.tokenizer is None else spec.tokenizer.resources,
+    ),
+    _requests_fit(
+        "model-cache-requests-fit",
+        "spec.model.cache.resources",
+        lambda spec: None if spec.model.cache is None else spec.model.cache.resources,
+    ),
+    Rule(
+        id="routing-parents-distinct",
+        field="spec.routing.httpRoute.parentRefs",
+        cel=_PARENTS_DISTINCT,
+        holds=_are_parents_distinct,
+        message="two parentRefs name the same Gateway, and not each a sectionName of its own",
+        remedy="remove one of them, or give each the name of another listener as sectionName",
+    ),
+    Rule(
+        id="observability-labels-owned",
+        field="spec.observability.labels",
+        # The schema cannot bound a map's keys, so the API server may not go through them.
+        cel=None,
+        holds=lambda service: not _owned_labels(service),
+        finding=_owned_labels,
+        message=f"labels that start with {' or '.join(OWNED_LABEL_PREFIXES)} are set by the "
+        "operator",
+        remedy="remove them",
     ),
 )
 
 RULES: tuple[Rule, ...] = (
     *_WRITTEN_RULES,
+    *SOURCE_RULES,
     *(_unavailable(path) for path in reserved_paths(spec_schema())),
 )
 """Every rule; ids are unique and never reused."""

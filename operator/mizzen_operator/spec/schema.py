@@ -6,7 +6,7 @@ Does not own rules across fields (``rules``) nor the CRD around the schema (``cr
 from collections.abc import Mapping
 from typing import Any
 
-from mizzen_operator.spec.fields import NOT_AVAILABLE_MARK
+from mizzen_operator.spec.fields import NOT_AVAILABLE_MARK, StrictModel
 from mizzen_operator.spec.model import Spec
 
 # A structural schema cannot bound the keys of a map: the API server takes any, the model refuses.
@@ -18,13 +18,18 @@ _LIST_KEYS = {"env": "name", "imagePullSecrets": "name"}
 
 def spec_schema() -> dict[str, Any]:
     """Schema of ``spec``: inlined, structural, with descriptions and defaults at every level."""
-    raw = Spec.model_json_schema(by_alias=True, mode="validation")
-    schema = _structural(raw, raw.get("$defs", {}))
+    schema = structural_schema(Spec)
     for name, key in _LIST_KEYS.items():
         part = schema["properties"]["engine"]["properties"][name]
         part |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
     schema["properties"]["engine"]["properties"]["args"]["x-kubernetes-list-type"] = "atomic"
     return schema
+
+
+def structural_schema(model: type[StrictModel]) -> dict[str, Any]:
+    """Schema of a model: inlined, with defaults at every level."""
+    raw = model.model_json_schema(by_alias=True, mode="validation")
+    return _structural(raw, raw.get("$defs", {}))
 
 
 def reserved_paths(schema: Mapping[str, Any], below: str = "") -> list[str]:

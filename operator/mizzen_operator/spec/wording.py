@@ -1,13 +1,21 @@
-"""Owns how a value of a spec is shown to people: plain words, short, never a Python literal.
+"""Owns how values are shown to people: those of a spec in plain words, short, never a Python
+literal; moments as Kubernetes writes them.
 
 Does not own the sentences around it (``rules``, ``parse``).
 """
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 MAX_VALUE_TEXT = 80
+MOMENT_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def moment_text(moment: datetime) -> str:
+    """A moment of UTC, to the second."""
+    return moment.strftime(MOMENT_FORMAT)
 
 
 def shown(value: Any) -> str:

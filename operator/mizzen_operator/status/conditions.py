@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from mizzen_operator.spec.wording import moment_text
+
 Truth = Literal["True", "False", "Unknown"]
 MAX_MESSAGE = 1024
 
@@ -50,7 +52,7 @@ def _condition(
     verdict: Verdict, earlier: Mapping[str, Mapping[str, Any]], generation: int, now: datetime
 ) -> dict[str, Any]:
     old = earlier.get(verdict.type, {})
-    moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = moment_text(now)
     is_same = old.get("status") == verdict.status and "lastTransitionTime" in old
     message = verdict.message
     if len(message) > MAX_MESSAGE:

@@ -12,6 +12,7 @@ from typing import Any
 from mizzen_operator.errors import NAME_CONFLICT, Problem
 from mizzen_operator.observed import DeploymentFacts, Observed
 from mizzen_operator.planner.groups import Group, groups_of
+from mizzen_operator.planner.history import as_stored, history_of
 from mizzen_operator.render import labels
 from mizzen_operator.status.conditions import (
     MAX_MESSAGE,
@@ -21,6 +22,10 @@ from mizzen_operator.status.conditions import (
     unknown,
     yes,
 )
+from mizzen_operator.status.groups import group_rows, tokenizer_counts, worker_counts
+from mizzen_operator.status.holdups import living
+from mizzen_operator.status.keptout import KeptOut, kept_out
+from mizzen_operator.status.references import missing_secret
 from mizzen_operator.status.running import (
     ACCEPTED,
     AVAILABLE,
@@ -28,20 +33,26 @@ from mizzen_operator.status.running import (
     PLACED,
     PROGRESSING,
     READY,
+    RESOLVED_REFS,
     ROUTING_READY,
     address_pending,
-    broken_pods,
     degraded,
-    describe,
     front_service,
-    group_rows,
-    living,
+    tokenizer_deployment,
     unschedulable,
     why_not_ready,
 )
 
 REASON = "SpecRefused"
-_KEPT = ("url", "selector", "modelName", "updateRevision")
+NOT_JUDGED = "not judged while the spec is refused"
+_KEPT = (
+    "url",
+    "selector",
+    "modelName",
+    "resolvedModel",
+    "currentRevision",
+    "updateRevision",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +62,10 @@ class _Remains:
     observed: Observed
     groups: tuple[Group, ...]
     """Groups that are not leaving."""
+    leaving: tuple[Group, ...]
     tokenizers: DeploymentFacts | None
+    kept_out: Mapping[str, KeptOut]
+    """Why pods cannot be made, by role."""
 
     @property
     def ready_groups(self) -> int:
@@ -64,13 +78,15 @@ def refused_status(
     """The status of a service that cannot work as written; its objects are left alone."""
     service = observed.service
     remains = _remains_of(observed)
-    reason, message = problems[0].reason, _message(problems, remains)
+    reason = problems[0].reason
+    message = refusal_text(problems, goes_on=bool(remains.groups))
     verdicts = [
         no(ACCEPTED, reason, message),
+        missing_secret(observed.pods) or unknown(RESOLVED_REFS, REASON, NOT_JUDGED),
         _model_ready(remains),
         _placed(remains),
         _available(remains),
-        no(PROGRESSING, REASON, "nothing is changed while the spec is refused"),
+        no(PROGRESSING, REASON, "nothing is rolled out while the spec is refused"),
         _routing_ready(remains),
         degraded(observed.pods),
         no(READY, reason, message),
@@ -81,7 +97,7 @@ def refused_status(
         "observedGeneration": service.generation,
         "replicas": len(remains.groups),
         "roles": _roles(remains),
-        "groups": group_rows(remains.groups, observed),
+        "groups": group_rows((*remains.groups, *remains.leaving), remains.kept_out, {}),
         "conditions": as_conditions(
             verdicts, service.status, generation=service.generation, now=now
         ),
@@ -89,23 +105,20 @@ def refused_status(
 
 
 def _remains_of(observed: Observed) -> _Remains:
-    tokenizers = (
-        item
-        for item in observed.deployments
-        if observed.owns(item.child)
-        and not item.child.deleting
-        and item.child.labels.get(labels.ROLE) == labels.ROLE_TOKENIZER
-    )
+    found = groups_of(observed)
     return _Remains(
         observed=observed,
-        groups=tuple(group for group in groups_of(observed) if not group.is_leaving),
-        tokenizers=next(tokenizers, None),
+        groups=tuple(group for group in found if not group.is_leaving),
+        leaving=tuple(group for group in found if group.is_leaving),
+        tokenizers=tokenizer_deployment(observed),
+        kept_out=kept_out(observed),
     )
 
 
-def _message(problems: Sequence[Problem], remains: _Remains) -> str:
+def refusal_text(problems: Sequence[Problem], *, goes_on: bool) -> str:
+    """Every problem, and that pods go on where there are some; fits into a condition."""
     text = "; ".join(problem.sentence() for problem in problems)
-    if not remains.groups:
+    if not goes_on:
         return text
     # With a name that is taken, the pods may be those of the present spec.
     whose = "that are there" if problems[0].reason == NAME_CONFLICT else "of the last good spec"
@@ -116,7 +129,7 @@ def _message(problems: Sequence[Problem], remains: _Remains) -> str:
 def _model_ready(remains: _Remains) -> Verdict:
     if remains.ready_groups:
         return yes(MODEL_READY, "Loaded", f"{remains.ready_groups} worker groups have loaded it")
-    return unknown(MODEL_READY, REASON, "not judged while the spec is refused")
+    return unknown(MODEL_READY, REASON, NOT_JUDGED)
 
 
 def _placed(remains: _Remains) -> Verdict:
@@ -140,15 +153,22 @@ def _available(remains: _Remains) -> Verdict:
         return no(AVAILABLE, "NoReadyGroup", _why_not_ready(remains, labels.ROLE_WORKER))
     if remains.tokenizers is not None and not remains.tokenizers.ready_replicas:
         return no(AVAILABLE, "NoReadyTokenizer", _why_not_ready(remains, labels.ROLE_TOKENIZER))
+    if remains.tokenizers is None and _need_tokenizers(remains):
+        missing = "the Deployment of the tokenizers is not there, and the spec is refused"
+        return no(AVAILABLE, "NoReadyTokenizer", missing)
     return yes(AVAILABLE, "Serving", f"{remains.ready_groups} worker groups are ready")
 
 
+def _need_tokenizers(remains: _Remains) -> bool:
+    """Whether clients reach the groups that are there through tokenizers alone."""
+    history = history_of(remains.observed)
+    stored = (as_stored(group, history) for group in remains.groups)
+    return any(former is not None and former.tokenizer is not None for former in stored)
+
+
 def _why_not_ready(remains: _Remains, role: str) -> str:
-    pods = remains.observed.pods
-    broken = broken_pods(pods)
-    if broken:
-        return describe(broken[0])
-    return why_not_ready((pod for pod in pods if pod.child.labels.get(labels.ROLE) == role), role)
+    barred = remains.kept_out.get(role)
+    return why_not_ready(remains.observed, role, barred=barred.text if barred else "")
 
 
 def _routing_ready(remains: _Remains) -> Verdict:
@@ -164,20 +184,19 @@ def _routing_ready(remains: _Remains) -> Verdict:
 def _roles(remains: _Remains) -> dict[str, Any]:
     status = remains.observed.service.status
     before: Mapping[str, Any] = status.get("roles") or {}
-    groups, ready = remains.groups, remains.ready_groups
-    desired = (before.get("worker") or {}).get("desired", len(groups))
-    revision = status.get("updateRevision")
-    roles: dict[str, Any] = {
-        "worker": {
-            "desired": desired,
-            "groups": len(groups),
-            "readyGroups": ready,
-            "updatedGroups": sum(group.revision == revision for group in groups),
-            "summary": f"{ready}/{desired}",
-        }
-    }
+    groups = (*remains.groups, *remains.leaving)
+    desired = (before.get("worker") or {}).get("desired", len(remains.groups))
+    revision = status.get("updateRevision", "")
+    counts = worker_counts(groups, remains.observed, desired=desired, revision=revision)
+    roles = {"worker": counts | _scale_row(before, "worker")}
     tokenizers = remains.tokenizers
     if tokenizers is not None:
-        wanted, ready = tokenizers.replicas, tokenizers.ready_replicas
-        roles["tokenizer"] = {"desired": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
+        counts = tokenizer_counts(tokenizers, remains.observed, desired=tokenizers.replicas)
+        roles["tokenizer"] = counts | _scale_row(before, "tokenizer")
     return roles
+
+
+def _scale_row(before: Mapping[str, Any], role: str) -> dict[str, int]:
+    """Kept for the time after the refusal."""
+    row = before.get(role) or {}
+    return {key: row[key] for key in ("asked", "propagated") if key in row}

@@ -5,38 +5,45 @@ Does not own the judgement against a spec (``judge``) nor without a valid one (`
 
 from collections.abc import Iterable, Sequence
 
-from mizzen_operator.observed import Observed, PodFacts, ServiceFacts
-from mizzen_operator.planner.groups import Group
+from mizzen_operator.observed import DeploymentFacts, Observed, PodFacts, ServiceFacts
+from mizzen_operator.planner.memory_fit import FitReason
+from mizzen_operator.render import labels
 from mizzen_operator.status.conditions import Verdict, no, yes
+from mizzen_operator.status.holdups import (
+    broken_pods,
+    describe,
+    hold_up_of,
+    living,
+    told_by_kubelet,
+)
 
 ACCEPTED = "Accepted"
+RESOLVED_REFS = "ResolvedRefs"
 MODEL_READY = "ModelReady"
+FITS = "Fits"
+"""Only of services that state how much memory there is."""
 PLACED = "Placed"
 AVAILABLE = "Available"
 PROGRESSING = "Progressing"
 ROUTING_READY = "RoutingReady"
 DEGRADED = "Degraded"
+MONITORING_READY = "MonitoringReady"
+UPDATE_AVAILABLE = "UpdateAvailable"
 READY = "Ready"
+GRANTED = "Granted"
+"""Of a role scaler."""
 
-MAX_GROUPS = 64
-MANY_RESTARTS = 3
-_BROKEN_WAITS = frozenset(
-    {
-        "CrashLoopBackOff",
-        "ImagePullBackOff",
-        "ErrImagePull",
-        "ErrImageNeverPull",
-        "InvalidImageName",
-        "CreateContainerConfigError",
-        "CreateContainerError",
-        "RunContainerError",
-    }
-)
+COMPLETE = "Complete"
+"""Reason of Progressing when nothing is left to do."""
 
 
-def living(pods: Iterable[PodFacts]) -> list[PodFacts]:
-    """Pods that are not ending, by name."""
-    return sorted((pod for pod in pods if not pod.child.deleting), key=lambda pod: pod.child.name)
+def is_as_wished(kind: str, truth: str, reason: str) -> bool:
+    """Whether a condition says what everybody hopes for, so that nobody has to look at it."""
+    if kind == PROGRESSING:
+        return reason == COMPLETE
+    if kind == FITS and reason == FitReason.SIZES_NOT_KNOWN:
+        return True
+    return truth == ("False" if kind == DEGRADED else "True")
 
 
 def unschedulable(pods: Iterable[PodFacts]) -> Verdict | None:
@@ -54,40 +61,38 @@ def degraded(pods: Iterable[PodFacts]) -> Verdict:
     """Whether a pod needs a person."""
     broken = broken_pods(pods)
     if broken:
-        return yes(DEGRADED, broken[0].waiting_reason or "Restarting", describe(broken[0]))
+        told = told_by_kubelet(broken[0])[0]
+        return yes(DEGRADED, told or "Restarting", describe(broken[0]))
     return no(DEGRADED, "AsExpected", "")
 
 
-def broken_pods(pods: Iterable[PodFacts]) -> list[PodFacts]:
-    """Pods that do not heal by waiting."""
-    return [
-        pod
-        for pod in living(pods)
-        if pod.waiting_reason in _BROKEN_WAITS
-        or (pod.restarts >= MANY_RESTARTS and not pod.is_ready)
-    ]
+def why_not_ready(observed: Observed, role: str, *, barred: str = "", blocked_by: str = "") -> str:
+    """What has to happen until a pod of this role counts as ready.
+
+    ``barred`` says why pods of it cannot be made, ``blocked_by`` what the operator waits for.
+    """
+    broken = broken_pods(observed.pods)
+    if broken:
+        return describe(broken[0])
+    own = [pod for pod in observed.pods if pod.child.labels.get(labels.ROLE) == role]
+    held = [pod for pod in living(own) if not pod.is_ready]
+    if held:
+        return f"starting: {_what_they_wait_for(held)}"
+    if barred or blocked_by:
+        return barred or blocked_by
+    if living(own):
+        return f"ready, but not counted by its controller yet: {living(own)[0].child.name}"
+    if own:
+        return f"ending: {', '.join(sorted(pod.child.name for pod in own)[:4])}"
+    return f"no {role} pod exists yet"
 
 
-def describe(pod: PodFacts) -> str:
-    """What is wrong with a pod, in one line."""
-    state = pod.waiting_reason or "not ready"
-    detail = f": {pod.waiting_message}" if pod.waiting_message else ""
-    end = f"; last end: {pod.last_exit}" if pod.last_exit else ""
-    return f"{pod.child.name} {state}{detail} ({pod.restarts} restarts{end})"
-
-
-def why_not_ready(pods: Iterable[PodFacts], noun: str) -> str:
-    """What has to happen until one of these pods counts as ready; ``noun`` says which pods."""
-    pods = list(pods)
-    alive = living(pods)
-    starting = [pod.child.name for pod in alive if not pod.is_ready]
-    if starting:
-        return f"starting: {', '.join(starting[:4])}"
-    if alive:
-        return f"ready, but not counted by its controller yet: {alive[0].child.name}"
-    if pods:
-        return f"ending: {', '.join(sorted(pod.child.name for pod in pods)[:4])}"
-    return f"no {noun} pod exists yet"
+def _what_they_wait_for(pods: Sequence[PodFacts]) -> str:
+    """The first one's words, and how many others there are."""
+    first = max(pods, key=lambda pod: bool(pod.unschedulable_message))
+    held = hold_up_of(first)
+    text = f"{first.child.name} waits for {held.text}" if held else first.child.name
+    return f"{text} (and {len(pods) - 1} more pods)" if len(pods) > 1 else text
 
 
 def front_service(observed: Observed) -> ServiceFacts | None:
@@ -99,29 +104,21 @@ def front_service(observed: Observed) -> ServiceFacts | None:
     )
 
 
+def tokenizer_deployment(observed: Observed) -> DeploymentFacts | None:
+    """The Deployment of the tokenizer pods, found without knowing the spec."""
+    found = (
+        item
+        for item in observed.deployments
+        if observed.owns(item.child)
+        and not item.child.deleting
+        and item.child.labels.get(labels.ROLE) == labels.ROLE_TOKENIZER
+    )
+    return next(found, None)
+
+
 def address_pending(service: ServiceFacts) -> Verdict:
     """The verdict on a load balancer that has not answered."""
     name = service.child.name
     return no(
         ROUTING_READY, "AddressPending", f"Service {name} has no address from a load balancer yet"
     )
-
-
-def group_rows(groups: Sequence[Group], observed: Observed) -> list[dict[str, str]]:
-    """One row per group for the status."""
-    return [_group_row(group, observed) for group in groups[:MAX_GROUPS]]
-
-
-def _group_row(group: Group, observed: Observed) -> dict[str, str]:
-    facts = group.facts
-    pods = [pod for pod in observed.pods if pod.child.owner_uid == facts.child.uid]
-    waiting = next((pod.waiting_reason for pod in pods if pod.waiting_reason), "")
-    stuck = any(pod.unschedulable_message for pod in pods)
-    row = {
-        "name": group.name,
-        "revision": group.revision,
-        "state": "Ready" if group.is_ready else "Pending" if stuck else "Forming",
-        "ready": f"{facts.ready_replicas}/{facts.replicas}",
-    }
-    reason = "Unschedulable" if stuck else waiting
-    return {**row, "reason": reason} if reason else row

@@ -4,6 +4,7 @@ Does not own the status of a refused one (``refused``) nor writing it. Pure: the
 argument and shows only where a condition changed.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -13,17 +14,30 @@ from mizzen_operator.planner.groups import groups_of
 from mizzen_operator.planner.model import Plan
 from mizzen_operator.render import labels
 from mizzen_operator.spec.resolve import Resolved
+from mizzen_operator.spec.scale import RoleScale
 from mizzen_operator.status.conditions import Verdict, as_conditions, no, yes
+from mizzen_operator.status.groups import (
+    group_rows,
+    hold_up_of_group,
+    tokenizer_counts,
+    worker_counts,
+)
 from mizzen_operator.status.judge import View, is_tokenizer_complete, judge, view_of
+from mizzen_operator.status.refused import refusal_text
 from mizzen_operator.status.running import (
     ACCEPTED,
     AVAILABLE,
+    COMPLETE,
     DEGRADED,
+    FITS,
     MODEL_READY,
     READY,
     ROUTING_READY,
-    group_rows,
 )
+from mizzen_operator.status.scalers import selector_text
+from mizzen_operator.status.weights import resolved_model
+
+MAX_BLOCKED_BY = 256
 
 
 def service_status(
@@ -31,7 +45,7 @@ def service_status(
 ) -> dict[str, Any]:
     """The status of an accepted service; ``failure`` is the last error of a failed reconcile."""
     view = view_of(resolved, observed, groups_of(observed), plan, now)
-    verdicts = [yes(ACCEPTED, "Valid", "the spec can be carried out"), *judge(view)]
+    verdicts = [_accepted(view), *judge(view)]
     if failure:
         verdicts = [
             yes(DEGRADED, "ReconcileError", failure) if item.type == DEGRADED else item
@@ -43,36 +57,60 @@ def service_status(
         "observedGeneration": service.generation,
         "url": _url(resolved),
         "replicas": len(view.groups),
-        "selector": _selector_text(resolved),
-        "updateRevision": resolved.revision,
+        "selector": selector_text(resolved.uid, labels.ROLE_WORKER),
+        **_revisions(view),
         "modelName": resolved.served_name,
+        "resolvedModel": resolved_model(resolved, plan.weights),
         "roles": _roles(view),
-        "groups": group_rows(view.groups, observed),
+        "groups": group_rows((*view.groups, *view.leaving), view.kept_out, view.lives),
         "conditions": as_conditions(
             verdicts, service.status, generation=service.generation, now=now
         ),
     }
 
 
+def _accepted(view: View) -> Verdict:
+    problems = tuple(view.plan.templates.refused.values())
+    if problems:
+        text = refusal_text(problems, goes_on=bool(view.groups))
+        return no(ACCEPTED, problems[0].reason, text)
+    return yes(ACCEPTED, "Valid", "the spec can be carried out")
+
+
 def _ready(view: View, verdicts: Iterable[Verdict]) -> Verdict:
     by_type = {verdict.type: verdict for verdict in verdicts}
-    for kind in (ACCEPTED, MODEL_READY, AVAILABLE, ROUTING_READY):
-        verdict = by_type[kind]
-        if verdict.status != "True":
+    for kind in (ACCEPTED, MODEL_READY, FITS, AVAILABLE, ROUTING_READY):
+        verdict = by_type.get(kind)
+        if verdict is not None and not _lets_be_ready(verdict):
             return no(READY, verdict.reason, verdict.message)
     desired = view.resolved.groups
     if view.updated_ready_groups < desired:
         progress = by_type["Progressing"]
-        reason = "GroupsNotReady" if progress.reason == "Complete" else progress.reason
+        reason = "GroupsNotReady" if progress.reason == COMPLETE else progress.reason
         return no(
             READY,
             reason,
             f"{view.updated_ready_groups} of {desired} groups are ready at revision "
-            f"{view.resolved.revision}",
+            f"{view.resolved.revision}{_first_wait(view)}",
         )
     if not is_tokenizer_complete(view):
         return no(READY, "TokenizersNotReady", "tokenizer pods are not all ready")
     return yes(READY, "Ready", f"{desired} of {desired} groups are ready")
+
+
+def _lets_be_ready(verdict: Verdict) -> bool:
+    # What is not known of the fit holds nothing up.
+    return verdict.status == "True" or (verdict.type == FITS and verdict.status == "Unknown")
+
+
+def _first_wait(view: View) -> str:
+    """What the first group that shall be ready waits for."""
+    barred = view.kept_out.get(labels.ROLE_WORKER)
+    for group in view.groups:
+        if group.revision == view.resolved.revision and not group.is_ready:
+            held = hold_up_of_group(group, barred)
+            return f"; {group.name} waits for {held.text}" if held else ""
+    return ""
 
 
 def _url(resolved: Resolved) -> str:
@@ -81,24 +119,35 @@ def _url(resolved: Resolved) -> str:
     return f"http://{resolved.name}.{resolved.namespace}.svc{suffix}"
 
 
-def _selector_text(resolved: Resolved) -> str:
-    selector = labels.role_selector(resolved, labels.ROLE_WORKER) | {labels.POD_INDEX: "0"}
-    return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))
-
-
 def _roles(view: View) -> dict[str, Any]:
-    desired = view.resolved.groups
-    roles: dict[str, Any] = {
-        "worker": {
-            "desired": desired,
-            "groups": len(view.groups),
-            "readyGroups": view.ready_groups,
-            "updatedGroups": sum(group.revision == view.resolved.revision for group in view.groups),
-            "summary": f"{view.ready_groups}/{desired}",
-        }
-    }
-    if view.resolved.tokenizer is not None:
-        wanted = 0 if view.resolved.spec.stopped else view.resolved.tokenizer.replicas
-        ready = view.tokenizers.ready_replicas if view.tokenizers else 0
-        roles["tokenizer"] = {"desired": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
+    resolved, groups = view.resolved, (*view.groups, *view.leaving)
+    counts = worker_counts(
+        groups, view.observed, desired=resolved.groups, revision=resolved.revision
+    )
+    roles = {"worker": counts | _scale_row(resolved.worker_scale)}
+    if resolved.tokenizer is not None:
+        counts = tokenizer_counts(view.tokenizers, view.observed, desired=resolved.tokenizers)
+        roles["tokenizer"] = counts | _scale_row(resolved.tokenizer_scale)
     return roles
+
+
+def _scale_row(scale: RoleScale) -> dict[str, int]:
+    """What a role scaler is made anew from (``planner/scale``)."""
+    return {"asked": scale.asked, "propagated": scale.propagated}
+
+
+def _revisions(view: View) -> dict[str, Any]:
+    """Where a roll-out comes from, where it goes and how far it is; else the one revision."""
+    wanted = view.resolved.revision
+    former = Counter(group.revision for group in view.groups if group.revision != wanted)
+    if not former:
+        return {"currentRevision": wanted, "updateRevision": wanted}
+    current = min(former, key=lambda revision: (-former[revision], revision))
+    rollout = {
+        "from": current,
+        "to": wanted,
+        "updated": f"{view.updated_ready_groups}/{view.resolved.groups}",
+    }
+    if view.plan.blocked_by:
+        rollout["blockedBy"] = view.plan.blocked_by[:MAX_BLOCKED_BY]
+    return {"currentRevision": current, "updateRevision": wanted, "rollout": rollout}

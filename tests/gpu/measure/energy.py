@@ -23,7 +23,9 @@ from tests.gpu.workload_energy import Costs, Work, decode_work, offline_work, pr
 
 from mizzen_worker.bench.device_use import DeviceMeter, NvmlCounters, open_counters
 from mizzen_worker.bench.workloads import mixed_requests
+from mizzen_worker.kernels.gpu.skinny_gemm import gated, multiply
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
+from mizzen_worker.layers.gpu.skinny_tiles import Matrix, SkinnyProduct, choose
 
 SECONDS = 5.0
 SETTLING_S = 2.0
@@ -127,6 +129,62 @@ def _multiplying(programs: int) -> Callable[[], object]:
     return work
 
 
+def _layer_products(rows: int, *, by_library: bool) -> tuple[Callable[[], object], float, float]:
+    """The four products of llama8b's layers on ``rows``; terabytes of matrices, teraoperations."""
+    kind = {"device": "cuda", "dtype": torch.bfloat16}
+    sizes = (
+        (SkinnyProduct.QKV, 6144, 4096),
+        (SkinnyProduct.ADD, 4096, 4096),
+        (SkinnyProduct.GATE_UP, 28672, 4096),
+        (SkinnyProduct.ADD, 4096, 14336),
+    )
+    layers = [
+        [torch.randn(outputs, inputs, **kind) * inputs**-0.5 for _, outputs, inputs in sizes]
+        for _ in range(6)
+    ]
+    batches = [torch.randn(rows, inputs, **kind) for _, _, inputs in sizes]
+
+    def work() -> None:
+        for matrices in layers:
+            for (product, outputs, inputs), matrix, batch in zip(
+                sizes, matrices, batches, strict=True
+            ):
+                tile = choose(Matrix(product=product, outputs=outputs, inputs=inputs), rows)
+                if by_library or tile is None:
+                    torch.mm(batch, matrix.t())
+                elif product is SkinnyProduct.GATE_UP:
+                    gated(batch, matrix, tile, launch=attention.DEPENDENT)
+                else:
+                    dtype = torch.float32 if tile.splits > 1 else torch.bfloat16
+                    multiply(batch, matrix, tile, dtype=dtype, launch=attention.DEPENDENT)
+
+    elements = sum(matrix.numel() for matrices in layers for matrix in matrices)
+    return work, 2e-12 * elements, 2e-12 * elements * rows
+
+
+def _measure_products(
+    readings: Readings, meter: Meter, idle_w: float, rows: int, *, by_library: bool
+) -> None:
+    work, terabytes, operations = _layer_products(rows, by_library=by_library)
+    name = f"products of llama8b, {rows} rows, {'library' if by_library else 'ours'}"
+    watts, each_s = meter.watts(name, work, TB=terabytes, TFLOP=operations)
+    joules = round((watts - idle_w) * each_s / operations, 3)
+    readings.add(f"{name}: joules a TFLOP, reading included", joules=joules)
+
+
+def _attending(rows: int) -> tuple[float, Callable[[], object]]:
+    """Terabytes, and the attention of llama8b over some layers."""
+    case = attention.Case(attention.LLAMA, rows, 1150)
+    layers = attention.Pools("cuda", attention.POOL_PAGES).chain(case)
+    tiles = attention.shipped(case)
+
+    def work() -> None:
+        for layer in layers:
+            attention.run(layer, tiles, attention.DEPENDENT, attention.RULE)
+
+    return case.num_bytes * len(layers) * 1e-12, work
+
+
 def workloads() -> Iterator[tuple[str, Work, float]]:
     """Name, work, and how many of its unit it makes."""
     requests = mixed_requests(256)
@@ -159,16 +217,12 @@ def measure(readings: Readings) -> None:
     square = [torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
     cube = 2e-12 * SIDE**3
     large_w, large_s = meter.watts("a product of 8192 cubed", lambda: torch.mm(*square), TFLOP=cube)
-    case = attention.Case(attention.LLAMA, 256, 1150)
-    layers = attention.Pools("cuda", attention.POOL_PAGES).chain(case)
-    tiles = attention.shipped(case)
-    size = case.num_bytes * len(layers) * 1e-12
-
-    def attend() -> None:
-        for layer in layers:
-            attention.run(layer, tiles, attention.DEPENDENT, attention.RULE)
-
-    attend_w, attend_s = meter.watts("attention of llama8b, 256 x 1150", attend, TB=size)
+    size, attend_work = _attending(256)
+    attend_w, attend_s = meter.watts("attention of llama8b, 256 x 1150", attend_work, TB=size)
+    del attend_work
+    for rows in (128, 192, 256):
+        for by_library in (False, True):
+            _measure_products(readings, meter, idle_w, rows, by_library=by_library)
     costs = Costs(
         joules_per_terabyte=(read_w - idle_w) * read_s / terabytes,
         joules_per_teraoperation=min(

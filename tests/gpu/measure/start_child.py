@@ -81,7 +81,7 @@ def main() -> None:
                 "imported": round(imported_s - begun_s, 2),
                 "begun": begun,
                 "free GiB": started.free_gib,
-                "compiled here": started.num_compiled,
+                "compiled here": started.compiled,
                 "parts": parts.facts(),
                 "log": facts.by_message,
             }

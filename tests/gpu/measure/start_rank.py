@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 import triton
-from triton.compiler import CompiledKernel
+from triton.compiler import ASTSource, CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from mizzen_worker.bench.engine import BenchEngine, EngineLimits
 from mizzen_worker.bench.workloads import equal_requests
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.groups import EngineOptions
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.option import Role
 from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.gpu_forward import GpuForward
 from mizzen_worker.model_executor.load_phase import LoadPhase
@@ -27,8 +27,8 @@ class Started:
 
     begun_s: dict[str, float] = field(default_factory=dict)
     free_gib: dict[str, float] = field(default_factory=dict)
-    num_compiled: int = 0
-    """Kernels that this process compiled itself."""
+    compiled: list[str] = field(default_factory=list)
+    """Kernels that this process compiled itself, and for what."""
 
     def enter(self, phase: LoadPhase) -> None:
         self.note(phase.value)
@@ -37,9 +37,10 @@ class Started:
         self.begun_s[name] = time.monotonic()
         self.free_gib[name] = round(torch.cuda.mem_get_info()[0] / 2**30, 2)
 
-    def count_compiled(self, *, cache_hit: bool, **_: object) -> None:
+    def note_compiled(self, *, src: ASTSource, cache_hit: bool, **_: object) -> None:
         """Implement Triton's listener."""
-        self.num_compiled += not cache_hit
+        if not cache_hit:
+            self.compiled.append(f"{src.name} {src.signature} {src.constants} {src.attrs}")
 
 
 def first_token(
@@ -55,7 +56,7 @@ def first_token(
     ):
         time_part(owner, function)
     started = Started()
-    triton.knobs.compilation.listener = started.count_compiled
+    triton.knobs.compilation.listener = started.note_compiled
     torch.cuda.init()
     started.note("CUDA is there")
     flags = ["--device", "cuda", "--load-format", "dummy", "--compile-cache", str(cache)]

@@ -76,7 +76,7 @@ def leadership(leases: Leases, clock: Clock, identity: str = "a") -> Leadership:
     )
 
 
-def test_only_one_of_two_leads_and_the_other_takes_over_after_the_duration() -> None:
+def test_row_40_only_one_of_two_leads_and_the_other_takes_over_after_the_duration() -> None:
     async def scenario() -> None:
         leases, clock = Leases(), Clock()
         first, second = leadership(leases, clock), leadership(leases, clock, "b")
@@ -146,7 +146,7 @@ def test_release_lets_a_standby_in_at_once() -> None:
     asyncio.run(scenario())
 
 
-def test_writes_are_refused_once_less_than_the_margin_is_left() -> None:
+def test_row_40_writes_are_refused_once_less_than_the_margin_is_left() -> None:
     async def scenario() -> None:
         leases, clock = Leases(), Clock()
         holder = leadership(leases, clock)

@@ -4,11 +4,12 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes.client import Configuration
 
 from mizzen_operator.cluster.client import CallRecord, FieldManager, Precondition, Subresource
@@ -21,7 +22,15 @@ from mizzen_operator.errors import (
     ThrottledError,
     UnavailableError,
 )
-from mizzen_operator.store import POD, SECRET, SERVICE_KIND, ObjectRef, ObjectUid
+from mizzen_operator.store import (
+    CONTROLLER_REVISION,
+    POD,
+    SECRET,
+    SERVICE_KIND,
+    ObjectRef,
+    ObjectUid,
+    kind_named,
+)
 
 REF = ObjectRef(kind=SERVICE_KIND, namespace="ns", name="chat")
 SECRET_REF = ObjectRef(kind=SECRET, namespace="ns", name="chat-curve")
@@ -55,7 +64,8 @@ class ApiServer:
 
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                document = json.loads(body) if body else None
+                is_yaml = self.headers.get("Content-Type", "").endswith("yaml")
+                document = (yaml.safe_load if is_yaml else json.loads)(body) if body else None
                 server.seen.append(Seen(self.command, self.path, dict(self.headers), document))
                 status, answer, headers = server.answers.pop(0)
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -159,6 +169,49 @@ def test_an_apply_names_the_uid_and_its_manager(server: ApiServer) -> None:
     assert seen.body["metadata"] == {"name": "chat", "uid": "u1", "resourceVersion": "7"}
 
 
+def test_a_dry_run_of_a_creation_is_strict_and_stores_nothing(server: ApiServer) -> None:
+    server.answer(201, {"metadata": {}})
+    calls: list[CallRecord] = []
+    run(server, lambda client: client.try_create(REF, {"spec": {"a": 1}}), calls=calls)
+    (seen,) = server.seen
+    path, _, query = seen.path.partition("?")
+    assert (seen.method, path) == ("POST", PATH.rpartition("/")[0])
+    assert query == "fieldManager=mizzen-controller&dryRun=All&fieldValidation=Strict"
+    assert seen.body == {"spec": {"a": 1}}
+    assert [call.verb for call in calls] == ["dry-run"]
+    # By it the operator knows what time it is.
+    assert "GMT" in str(calls[0].date)
+
+
+def test_a_dry_run_of_an_apply_names_the_uid_and_stores_nothing(server: ApiServer) -> None:
+    server.answer(200, {"metadata": {}})
+    precondition = Precondition(uid=ObjectUid("u1"))
+    run(server, lambda client: client.try_apply(REF, {"metadata": {"name": "chat"}}, precondition))
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == (
+        "PATCH", f"{PATH}?fieldManager=mizzen-controller&force=true&dryRun=All",
+    )  # fmt: skip
+    assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert seen.body["metadata"] == {"name": "chat", "uid": "u1"}
+
+
+def test_without_the_lease_no_dry_run_is_sent(server: ApiServer) -> None:
+    def fence() -> None:
+        raise LeadershipLostError("lost")
+
+    with pytest.raises(LeadershipLostError):
+        run(server, lambda client: client.try_create(REF, {}), fence=fence)
+    assert server.seen == []
+
+
+def test_a_refusal_names_the_fields_it_is_about(server: ApiServer) -> None:
+    causes = [{"field": "spec.a", "message": "no"}, {"message": "without"}]
+    server.answer(422, {"message": "because", "details": {"causes": causes}})
+    with pytest.raises(RejectedError) as caught:
+        run(server, lambda client: client.try_create(REF, {}))
+    assert (caught.value.said, caught.value.fields) == ("because", ("spec.a",))
+
+
 def test_ownership_is_written_at_one_version_and_nothing_else(server: ApiServer) -> None:
     server.answer(200, {"metadata": {}})
     fields = [{"manager": "mizzen-controller", "operation": "Apply"}]
@@ -183,12 +236,27 @@ def test_a_part_of_a_status_is_replaced_at_one_version(server: ApiServer) -> Non
 def test_a_secret_answers_with_metadata_only(server: ApiServer) -> None:
     server.answer(201, {"metadata": {"uid": "u1"}})
     server.answer(200, {"metadata": {"uid": "u1"}})
+    server.answer(200, {"kind": "Status"})
     run(server, lambda client: client.create_unread(SECRET_REF, {"data": {"k": "v"}}))
     run(server, lambda client: client.touch_unread(SECRET_REF, uid=ObjectUid("u1")))
+    run(server, lambda client: client.delete(SECRET_REF, Precondition(uid=ObjectUid("u1"))))
     for seen in server.seen:
         assert "as=PartialObjectMetadata;" in seen.headers["Accept"]
     assert server.seen[1].body == {"metadata": {"uid": "u1"}}
     assert server.seen[1].headers["Content-Type"] == "application/merge-patch+json"
+
+
+def test_json_without_a_schema_is_sent_as_yaml(server: ApiServer) -> None:
+    """Else the API server keeps blanks of ours, which a later patch of the object would change."""
+    server.answer(201, {"metadata": {"uid": "u1"}})
+    ref = ObjectRef(kind=CONTROLLER_REVISION, namespace="ns", name="chat-abcdef")
+    strings = ["\U0001f600", "\u00e9", "a\tb\u2028\x7f", "yes", "1e3", "\\ud83d", "<&>", "\ufffe"]
+    manifest = {"kind": "ControllerRevision", "data": {"spec": {"args": strings}}, "revision": 3}
+    run(server, lambda client: client.create(ref, manifest))
+    (seen,) = server.seen
+    assert seen.headers["Content-Type"] == "application/yaml"
+    assert seen.path.startswith("/apis/apps/v1/namespaces/ns/controllerrevisions?")
+    assert seen.body == manifest
 
 
 def test_a_deletion_carries_its_preconditions(server: ApiServer) -> None:
@@ -199,6 +267,29 @@ def test_a_deletion_carries_its_preconditions(server: ApiServer) -> None:
     assert run(server, lambda client: client.delete(REF, precondition)) is not None
     assert server.seen[0].body["preconditions"] == {"uid": "u1", "resourceVersion": "7"}
     assert server.seen[0].body["propagationPolicy"] == "Background"
+
+
+def test_a_group_is_deleted_so_that_it_outlasts_its_pods(server: ApiServer) -> None:
+    server.answer(200, {"kind": "StatefulSet", "metadata": {"deletionTimestamp": "now"}})
+    ref = replace(REF, kind=kind_named("apps/v1", "StatefulSet"))
+    precondition = Precondition(uid=ObjectUid("u1"), resource_version=None)
+    assert run(server, lambda client: client.delete(ref, precondition)) is not None
+    assert server.seen[0].body["propagationPolicy"] == "Foreground"
+
+
+def test_a_pod_is_gone_only_when_nothing_grants_it_time(server: ApiServer) -> None:
+    ref = replace(REF, kind=POD)
+    precondition = Precondition(uid=ObjectUid("u1"), resource_version=7)
+    for grace_s, finalizers, is_gone in ((10, [], False), (0, [], True), (0, ["x"], False)):
+        metadata = {"deletionGracePeriodSeconds": grace_s, "finalizers": finalizers}
+        server.answer(200, {"kind": "Pod", "metadata": metadata})
+
+        async def delete(client: Any, seconds: int = grace_s) -> Any:
+            return await client.delete(ref, precondition, grace_s=seconds)
+
+        assert (run(server, delete) is None) is is_gone
+        assert server.seen[-1].body["gracePeriodSeconds"] == grace_s
+    assert server.seen[-1].body["preconditions"] == {"uid": "u1", "resourceVersion": "7"}
 
 
 @pytest.mark.parametrize(
@@ -221,6 +312,16 @@ def test_a_refusal_becomes_a_typed_error_that_says_what_was_asked(
     server.answer(status, {"kind": "Status", "reason": "Why", "message": "because"})
     with pytest.raises(error, match=f"get {PATH}: because .HTTP {status} Why."):
         run(server, lambda client: client.get(REF))
+
+
+def test_an_apply_of_another_form_is_refused_although_the_server_calls_it_its_own_fault(
+    server: ApiServer,
+) -> None:
+    said = "failed to create typed patch object (a/b): .spec.x: field not declared in schema"
+    server.answer(500, {"kind": "Status", "reason": "", "message": said})
+    with pytest.raises(RejectedError) as caught:
+        run(server, lambda client: client.get(REF))
+    assert caught.value.said == said
 
 
 @pytest.mark.parametrize(
@@ -251,7 +352,7 @@ def test_nobody_listening_is_unavailable_and_counted() -> None:
     calls: list[CallRecord] = []
     with pytest.raises(UnavailableError, match="no answer from"):
         run(ApiServer(port=1), lambda client: client.get(REF), calls=calls)
-    assert [(call.verb, call.status) for call in calls] == [("get", 0)]
+    assert [(call.verb, call.status, call.date) for call in calls] == [("get", 0, None)]
 
 
 def test_without_the_lease_nothing_is_written_but_reads_go_on(server: ApiServer) -> None:

@@ -1,24 +1,28 @@
 """Roll-outs, scaling and pruning as whole runs: they end, keep their bounds, and then rest."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.operator.documents import DEFAULTS, resolved
+from tests.operator.documents import resolved
 from tests.operator.planner.world import World, adopt, foreign, ready_pod
 
 from mizzen_operator.observed import PodFacts
-from mizzen_operator.planner.pins import pinned_defaults
+from mizzen_operator.planner.groups import Group, lost_groups
 from mizzen_operator.render import labels
-from mizzen_operator.spec.resolve import Resolved
+from mizzen_operator.spec.model import Restart
+from mizzen_operator.spec.resolve import Pinned, Resolved
 
+LOST_AFTER = timedelta(seconds=Restart().node_lost_seconds)
 A = {"contextLength": 1024}
 B = {"contextLength": 2048}
 
 
-def service(engine: dict[str, Any], replicas: int = 3, **spec: Any) -> Resolved:
-    return resolved(engine=engine, replicas=replicas, topology="Split", **spec)
+def service(
+    engine: dict[str, Any], replicas: int = 3, *, pinned: Pinned | None = None, **spec: Any
+) -> Resolved:
+    return resolved(pinned, engine=engine, replicas=replicas, topology="Split", **spec)
 
 
 def running(engine: dict[str, Any], replicas: int = 3, **spec: Any) -> World:
@@ -56,7 +60,7 @@ def test_a_new_service_gets_all_its_groups_at_once() -> None:
     rest(world)
 
 
-def test_a_rollout_replaces_one_at_a_time_by_default() -> None:
+def test_row_3_a_rollout_replaces_one_at_a_time_by_default() -> None:
     world = running(A)
     world.service = service(B)
     fewest, most = 3, 3
@@ -84,7 +88,7 @@ def test_with_surge_a_new_group_is_ready_before_the_old_one_goes() -> None:
 @pytest.mark.parametrize(
     ("replicas", "surge", "unavailable"), [(1, 1, 0), (2, 0, 1), (3, 0, 1), (3, 1, 1), (4, 2, 2)]
 )
-def test_tokenizers_always_have_a_group_of_their_cohort(
+def test_row_32_tokenizers_always_have_a_group_of_their_cohort(
     replicas: int, surge: int, unavailable: int
 ) -> None:
     worker = {"rollout": {"maxSurge": surge, "maxUnavailable": unavailable}}
@@ -104,7 +108,7 @@ def test_tokenizers_always_have_a_group_of_their_cohort(
     rest(world)
 
 
-def test_tokenizers_stay_with_the_larger_cohort() -> None:
+def test_row_35_tokenizers_stay_with_the_larger_cohort() -> None:
     world = running(A, replicas=4)
     world.service = service(B, replicas=4)
     for _ in range(15):
@@ -116,7 +120,7 @@ def test_tokenizers_stay_with_the_larger_cohort() -> None:
     assert followed == world.service.cohort
 
 
-def test_a_rollout_waits_for_tokenizers_that_cannot_move() -> None:
+def test_row_32_a_rollout_waits_for_tokenizers_that_cannot_move() -> None:
     world = running(A, replicas=2)
     old = world.tokenizer_cohort
     world.service = service(B, replicas=2)
@@ -139,7 +143,7 @@ def test_a_broken_revision_stops_the_rollout_and_says_why() -> None:
     assert wanted.requeue_after_s is not None
 
 
-def test_going_back_adopts_the_groups_that_still_live() -> None:
+def test_row_3_going_back_adopts_the_groups_that_still_live() -> None:
     world = running(A)
     kept = ready_names(world)
     world.service = service(B)
@@ -164,7 +168,7 @@ def test_scaling_keeps_the_lowest_indices(before: int, after: int) -> None:
     rest(world)
 
 
-def test_scaling_down_takes_unready_groups_first() -> None:
+def test_row_43_scaling_down_takes_unready_groups_first() -> None:
     world = running(A)
     lame = f"demo-w-{world.service.revision}-0"
     world.set_ready(lame, ready=False)
@@ -202,17 +206,45 @@ def test_services_of_an_old_revision_stay_until_its_last_group_has_ended() -> No
     assert not any(("Service", name) in world.children for name in kept)
 
 
+def test_ranks_of_a_leaving_group_may_talk_until_it_has_ended() -> None:
+    wide = {"parallelism": {"tensor": 2, "nodes": 2}}
+    world = running(A, replicas=2, worker=wide)
+    policies = {("NetworkPolicy", name) for name in names(world.service, 0, 1)}
+    assert policies <= set(world.children)
+    leaving = ("NetworkPolicy", f"demo-w-{world.service.revision}-1")
+    world.service = service(A, replicas=1, worker=wide)
+    for _ in range(3):
+        world.carry_out(world.plan())
+        assert policies <= set(world.children)
+    world.run()
+    assert policies & set(world.children) == policies - {leaving}
+    rest(world)
+    world.service = service(A, replicas=1, worker=wide, networkPolicy="Off")
+    world.run()
+    assert not [name for kind, name in world.children if kind == "NetworkPolicy"]
+
+
+def test_row_34_a_group_of_several_pods_rolls_as_one() -> None:
+    world = running(A, replicas=1, worker={"parallelism": {"tensor": 6, "nodes": 3}})
+    old = world.service
+    world.service = service(A, replicas=1, worker={"parallelism": {"tensor": 6, "nodes": 2}})
+    world.run()
+    assert ready_names(world) == names(world.service, 0)
+    assert not [name for kind, name in world.children if old.revision in name]
+    rest(world)
+
+
 def test_only_our_own_objects_are_pruned() -> None:
     world = running(A)
     uid = world.service.uid
     adopt(world, foreign("orphan", "Service", uid))
     adopt(world, foreign("other", "Service", "somebody"))
-    adopt(world, foreign("unlisted", "ConfigMap", uid))
+    adopt(world, foreign("unlisted", "Ingress", uid))
     (gone,) = world.plan().delete
     assert (gone.name, gone.uid, gone.resource_version) == ("orphan", "uid-orphan", "1")
 
 
-def test_a_change_of_topology_removes_what_the_other_had() -> None:
+def test_row_25_a_change_of_topology_removes_what_the_other_had() -> None:
     world = running(A)
     world.service = resolved(engine=A, replicas=2)
     world.run()
@@ -269,20 +301,6 @@ def test_the_next_look_is_when_a_starting_group_will_be_late() -> None:
     assert world.plan().requeue_after_s is None
 
 
-def test_the_pin_is_read_back_from_the_account() -> None:
-    world = running(A)
-    assert pinned_defaults(world.observed()) == world.service.pinned
-    assert world.service.pinned.worker_image == DEFAULTS.worker_image
-    assert pinned_defaults(World(service=service(A)).observed()) is None
-
-
-def test_a_pin_of_somebody_else_is_not_ours() -> None:
-    world = World(service=service(A))
-    adopt(world, foreign("demo-pods", "ServiceAccount", "somebody"))
-    adopt(world, foreign("other", "ServiceAccount", world.service.uid))
-    assert pinned_defaults(world.observed()) is None
-
-
 def test_keys_are_wanted_where_pods_talk_to_each_other() -> None:
     keys = World(service=service(A)).plan().keys
     assert keys is not None
@@ -309,3 +327,49 @@ def test_a_finished_rollout_waits_for_what_still_drains_of_the_wanted_revision()
     wanted = world.plan()
     assert wanted.blocked_by == f"waiting until demo-w-{world.service.revision}-1 has ended"
     assert wanted.is_rolling
+
+
+def _ending_pod(group: Group, ends_at: datetime) -> PodFacts:
+    child = foreign(f"{group.name}-0", "Pod", group.facts.child.uid)
+    return ready_pod(replace(child, deleting=True, ends_at=ends_at))
+
+
+def test_a_lost_group_holds_up_nothing() -> None:
+    world = running(A, replicas=1)
+    world.service = service(B, replicas=1)
+    world.carry_out(world.plan())
+    (leaving,) = world.groups()
+    assert leaving.is_leaving
+    ends_at = world.now + timedelta(seconds=30)
+    world.pods = [_ending_pod(leaving, ends_at)]
+    waits = world.plan()
+    assert waits.blocked_by == f"waiting until {leaving.name} has ended"
+    assert waits.requeue_after_s == (ends_at - world.now + LOST_AFTER).total_seconds()
+
+    world.now = ends_at + LOST_AFTER
+    wanted = world.plan()
+    (delete,) = wanted.delete
+    assert (delete.kind, delete.name, delete.grace_s) == ("Pod", f"{leaving.name}-0", 0)
+    world.carry_out(wanted)
+    assert [group.revision for group in world.groups() if not group.is_leaving] == [
+        world.service.revision
+    ]
+    assert leaving.name in {group.name for group in world.groups()}
+
+
+def test_a_group_is_not_lost_while_one_of_its_pods_still_has_time() -> None:
+    world = running(A, replicas=1)
+    world.service = service(B, replicas=1)
+    world.carry_out(world.plan())
+    (leaving,) = world.groups()
+    over = world.now - 2 * LOST_AFTER
+    late = _ending_pod(leaving, over)
+    world.pods = [late, _ending_pod(leaving, world.now)]
+    assert lost_groups(world.groups(), Restart(), world.now) == frozenset()
+    world.pods = [
+        _ending_pod(leaving, over),
+        replace(world.pods[0], child=foreign("new", "Pod", leaving.facts.child.uid)),
+    ]
+    assert lost_groups(world.groups(), Restart(), world.now) == frozenset()
+    world.pods = []
+    assert lost_groups(world.groups(), Restart(), world.now) == frozenset()

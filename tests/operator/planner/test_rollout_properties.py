@@ -15,6 +15,7 @@ SPECS = st.fixed_dictionaries(
         "unavailable": st.sampled_from([0, 1, 2, "50%"]),
         "stopped": st.just(value=False) | st.booleans(),
         "paused": st.just(value=False) | st.booleans(),
+        "nodes": st.sampled_from([1, 1, 2, 3]),
         "topology": st.sampled_from(["Split", "Split", "Unified"]),
     }
 )
@@ -34,7 +35,10 @@ def _service(spec: dict[str, object]):
         replicas=spec["replicas"],
         stopped=spec["stopped"],
         engine={"contextLength": spec["context"]},
-        worker={"rollout": {"maxSurge": spec["surge"], "maxUnavailable": unavailable}},
+        worker={
+            "rollout": {"maxSurge": spec["surge"], "maxUnavailable": unavailable},
+            "parallelism": {"tensor": spec["nodes"], "nodes": spec["nodes"]},
+        },
     )
 
 
@@ -79,7 +83,9 @@ def _move(world: World, action: str, pick: int) -> None:
 
 
 @given(first=SPECS, steps=STEPS)
-def test_bounds_hold_and_every_history_ends(first: dict[str, object], steps: list[object]) -> None:
+def test_rows_30_31_33_and_34_bounds_hold_and_every_history_ends(
+    first: dict[str, object], steps: list[object]
+) -> None:
     world = World(service=_service(first))
     pick, last = 0, first
     for step in steps:

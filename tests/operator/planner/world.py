@@ -15,10 +15,11 @@ from mizzen_operator.observed import (
     Observed,
     ObservedService,
     PodFacts,
+    RevisionFacts,
     StatefulSetFacts,
 )
 from mizzen_operator.planner.groups import Group, groups_of
-from mizzen_operator.planner.model import Plan
+from mizzen_operator.planner.model import Delete, Plan
 from mizzen_operator.planner.plan import plan
 from mizzen_operator.render import labels
 from mizzen_operator.spec.resolve import Resolved
@@ -35,7 +36,8 @@ class World:
     children: dict[tuple[str, str], Child] = field(default_factory=dict)
     replicas: dict[str, int] = field(default_factory=dict)
     ready: dict[str, int] = field(default_factory=dict)
-    hashes: dict[tuple[str, str], str] = field(default_factory=dict)
+    stored: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict)
+    """Number and data of each ControllerRevision."""
     pods: list[PodFacts] = field(default_factory=list)
     updated: dict[str, int] = field(default_factory=dict)
     tokenizer_cohort: str = ""
@@ -78,6 +80,11 @@ class World:
                 )
                 for child in deployments
             ),
+            revisions=tuple(
+                RevisionFacts(child=child, number=number, data=data)
+                for name, (number, data) in self.stored.items()
+                if (child := self.children.get(("ControllerRevision", name))) is not None
+            ),
             pods=(*self.pods, *self._tokenizer_pods()),
         )
 
@@ -105,6 +112,9 @@ class World:
         for obj in wanted.apply:
             self._apply(obj)
         for item in wanted.delete:
+            if item.kind == "Pod":
+                self._end_pod(item)
+                continue
             child = self.children[item.kind, item.name]
             assert (child.uid, child.resource_version) == (item.uid, item.resource_version)
             self.num_writes += 1
@@ -114,6 +124,14 @@ class World:
                 del self.children[item.kind, item.name]
                 if item.kind == "Deployment":
                     self.tokenizer_cohort = ""
+
+    def _end_pod(self, item: Delete) -> None:
+        (pod,) = (pod for pod in self.pods if pod.child.uid == item.uid)
+        assert pod.child.resource_version == item.resource_version
+        self.num_writes += 1
+        self.pods.remove(pod)
+        if item.grace_s != 0:
+            self.pods.append(replace(pod, child=replace(pod.child, deleting=True)))
 
     def _apply(self, obj: Mapping[str, Any]) -> None:
         meta = obj["metadata"]
@@ -134,6 +152,10 @@ class World:
             annotations=meta["annotations"],
             created_at=known.created_at if known else self.now,
         )
+        if key[0] == "ControllerRevision":
+            _, data = self.stored.get(key[1], (0, obj["data"]))
+            assert data == obj["data"], "the API server lets nobody change it"
+            self.stored[key[1]] = (obj["revision"], data)
         if key[0] in ("StatefulSet", "Deployment"):
             self.replicas[key[1]] = obj["spec"]["replicas"]
             if key[0] == "Deployment":
@@ -146,8 +168,8 @@ class World:
         )
 
     def set_ready(self, name: str, *, ready: bool) -> None:
-        """A group's pods become ready or stop being so."""
-        self.ready[name] = self.replicas[name] if ready else 0
+        """A group's pods become ready, or one of them stops being so."""
+        self.ready[name] = self.replicas[name] - (0 if ready else 1)
         self._change(name)
 
     def end(self, name: str) -> None:

@@ -12,6 +12,7 @@ from tests.operator.documents import DEFAULTS
 
 from mizzen_operator.cli import as_yaml
 from mizzen_operator.render.render import RenderContext, render
+from mizzen_operator.render.wiring import wiring_faults
 from mizzen_operator.spec.parse import parse
 from mizzen_operator.spec.resolve import Resolved, resolve
 
@@ -38,6 +39,12 @@ def test_objects_are_as_expected(name: str, *, update_golden: bool) -> None:
     if update_golden:
         expected.write_text(text, encoding="utf-8")
     assert text == expected.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_groups_are_wired(name: str) -> None:
+    objects = [obj for obj in yaml.safe_load_all(rendered(case(name))) if obj]
+    assert wiring_faults(objects, "nvidia.com/gpu") == []
 
 
 @pytest.mark.parametrize("name", CASES)

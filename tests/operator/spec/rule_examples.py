@@ -15,6 +15,12 @@ BASE: dict[str, Any] = {
     "spec": {"model": {"source": {"pvc": {"claimName": "weights", "path": "model.gguf"}}}},
 }
 SPLIT = {"topology": "Split", "tokenizer": {"replicas": 1}}
+CACHE = {"size": "10Gi"}
+SOURCES: dict[str, dict[str, Any]] = {
+    "huggingFace": {"repository": "org/model"},
+    "s3": {"bucket": "models", "prefix": "team/model"},
+    "oci": {"image": "registry.example/team/model:1"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,10 @@ def _worker(**fields: Any) -> dict[str, Any]:
     return _spec(worker=fields)
 
 
+def _group(**parallelism: int) -> dict[str, Any]:
+    return _spec(topology="Split", worker={"parallelism": parallelism})
+
+
 def _named(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}}
 
@@ -59,12 +69,26 @@ def _path(path: str) -> dict[str, Any]:
     return _spec(model={"source": {"pvc": {"path": path}}})
 
 
+def _fetched(source: str, **fields: Any) -> dict[str, Any]:
+    """A source that a Job fetches instead of the claim."""
+    given = {"pvc": None, source: {**SOURCES[source], **fields}}
+    return _spec(model={"source": given, "cache": CACHE})
+
+
+def _cached(**fields: Any) -> dict[str, Any]:
+    return patched(_fetched("huggingFace"), _spec(model={"cache": fields}))
+
+
 def _args(*args: str) -> dict[str, Any]:
     return _spec(engine={"args": list(args)})
 
 
 def _env(*names: str) -> dict[str, Any]:
     return _spec(engine={"env": [{"name": name, "value": "1"} for name in names]})
+
+
+def _parents(*refs: dict[str, str]) -> dict[str, Any]:
+    return _spec(routing={"httpRoute": {"parentRefs": list(refs)}})
 
 
 def _cpu(request: Any, limit: Any) -> dict[str, Any]:
@@ -84,16 +108,72 @@ RULE_EXAMPLES: dict[str, Example] = {
         good=(_spec(**SPLIT), _spec(topology="Unified")),
         bad=(_spec(tokenizer={"replicas": 1}), _spec(topology="Unified", tokenizer={})),
     ),
+    "key-rotation-only-split": Example(
+        good=(
+            _spec(**SPLIT, security={"keyRotation": "2027-01-01"}),
+            _spec(topology="Unified", security={}),
+        ),
+        bad=(_spec(topology="Unified", security={"keyRotation": "2027-01-01"}),),
+    ),
     "model-source-one": Example(
-        good=({},),
+        good=({}, *(_fetched(source) for source in SOURCES)),
         bad=(
             _spec(model={"source": {"pvc": None}}),
-            _spec(model={"source": {"oci": {"reference": "registry.example/m:1"}}}),
+            _spec(model={"source": SOURCES}),
         ),
     ),
     "model-path-inside": Example(
         good=(_path(""), _path("a/b"), _path("a..b/c..")),
         bad=(_path("/etc"), _path("../x"), _path("a/../../x"), _path("a/..")),
+    ),
+    **{
+        f"model-path-inside-{source}": Example(
+            good=(_fetched(source, path="a/b"), _fetched(source, path="a..b/c..")),
+            bad=(_fetched(source, path="/etc"), _fetched(source, path="a/../../x")),
+        )
+        for source in SOURCES
+    },
+    "model-image-tagged": Example(
+        good=(
+            _fetched("oci", image="registry:5000/a/b:v1"),
+            _fetched("oci", image=f"registry:5000/a/b@sha256:{'0' * 64}"),
+        ),
+        bad=(
+            _fetched("oci", image="registry.example/a/b"),
+            _fetched("oci", image="registry:5000/a/b"),
+        ),
+    ),
+    "model-s3-endpoint-host": Example(
+        good=(
+            _fetched("s3"),
+            _fetched("s3", endpoint="http://s3.example:9000"),
+            _fetched("s3", endpoint="https://s3.example/"),
+        ),
+        bad=(
+            _fetched("s3", endpoint="https://s3.example/models"),
+            _fetched("s3", endpoint="http://s3:9000/a/"),
+        ),
+    ),
+    "model-cache-fetched-only": Example(good=({},), bad=(_spec(model={"cache": CACHE}),)),
+    "model-cache-needed": Example(
+        good=(_fetched("s3"),), bad=(patched(_fetched("s3"), _spec(model={"cache": None})),)
+    ),
+    "model-cache-size": Example(good=(_cached(size="1Gi"),), bad=(_cached(size="0"),)),
+    "model-cache-shareable": Example(
+        good=(
+            _cached(accessMode="ReadWriteMany"),
+            patched(_cached(accessMode="ReadWriteOnce"), _spec(replicas=1)),
+            patched(_cached(accessMode="ReadWriteOnce"), _spec(replicas=0)),
+            patched(_cached(), _spec(replicas=2, **SPLIT)),
+        ),
+        bad=(
+            patched(_cached(accessMode="ReadWriteOnce"), _spec(replicas=2)),
+            patched(_cached(accessMode="ReadWriteOnce"), _spec(**SPLIT)),
+            patched(
+                _cached(accessMode="ReadWriteOnce"),
+                _worker(rollout={"maxSurge": 1, "maxUnavailable": 0}),
+            ),
+        ),
     ),
     "engine-args-owned": Example(
         good=(_args(), _args("--max-running-requests", "8"), _args("--model-seed=1")),
@@ -123,14 +203,28 @@ RULE_EXAMPLES: dict[str, Example] = {
         good=(_worker(gpu={"countPerNode": 1}), _worker(gpu={"countPerNode": 0})),
         bad=(_worker(gpu={"countPerNode": 2}),),
     ),
-    "parallelism-unavailable": Example(
-        good=(_worker(parallelism={"tensor": 1}),),
-        bad=(
+    "pipeline-unavailable": Example(
+        good=(_worker(parallelism={"pipeline": 1}),), bad=(_worker(parallelism={"pipeline": 2}),)
+    ),
+    "tensor-gpu-unavailable": Example(
+        good=(
             _worker(parallelism={"tensor": 2}),
-            _worker(parallelism={"pipeline": 2}),
-            _worker(parallelism={"data": 2}),
-            _worker(parallelism={"nodes": 2}),
+            _worker(parallelism={"tensor": 4, "data": 2}),
+            _worker(parallelism={"data": 2}, gpu={"countPerNode": 2}),
         ),
+        bad=(_worker(parallelism={"tensor": 2}, gpu={"countPerNode": 2}),),
+    ),
+    "nodes-topology-unavailable": Example(
+        good=(_group(tensor=3, nodes=3), _worker(parallelism={"nodes": 1})),
+        bad=(_worker(parallelism={"tensor": 2, "nodes": 2}),),
+    ),
+    "nodes-data-unavailable": Example(
+        good=(_group(tensor=4, nodes=2, data=1), _group(tensor=2, data=2)),
+        bad=(_group(tensor=2, nodes=2, data=2),),
+    ),
+    "nodes-share-ranks": Example(
+        good=(_group(tensor=6, nodes=3),),
+        bad=(_group(tensor=3, nodes=2), _group(nodes=2)),
     ),
     "gpu-in-resources": Example(
         good=(_worker(resources={"limits": {"cpu": 2, "example.com/fpga": 1}}),),
@@ -138,6 +232,24 @@ RULE_EXAMPLES: dict[str, Example] = {
             _worker(resources={"limits": {"nvidia.com/gpu": 1}}),
             _worker(resources={"requests": {"x/y": 1}}, gpu={"resourceName": "x/y"}),
         ),
+    ),
+    "gpu-memory-once": Example(
+        good=(
+            _worker(gpu={"countPerNode": 1, "class": "nvidia-l4"}),
+            _worker(gpu={"countPerNode": 1, "memory": "24Gi"}),
+        ),
+        bad=(_worker(gpu={"countPerNode": 1, "class": "nvidia-l4", "memory": "24Gi"}),),
+    ),
+    "gpu-memory-unit": Example(
+        good=(_worker(gpu={"countPerNode": 1, "memory": "1Gi"}),),
+        bad=(
+            _worker(gpu={"countPerNode": 1, "memory": "24"}),
+            _worker(gpu={"countPerNode": 1, "memory": "0"}),
+        ),
+    ),
+    "gpu-memory-of-gpu": Example(
+        good=(_worker(gpu={"countPerNode": 1, "class": "a.b-1"}), _worker(gpu={})),
+        bad=(_worker(gpu={"class": "nvidia-l4"}), _worker(gpu={"memory": "24Gi"})),
     ),
     "worker-requests-fit": Example(
         good=(_worker(resources=_cpu("500m", 1)), _worker(resources=_cpu(1, "1000m"))),
@@ -147,32 +259,35 @@ RULE_EXAMPLES: dict[str, Example] = {
         good=(_spec(topology="Split", tokenizer={"resources": _cpu("0.5", "500m")}),),
         bad=(_spec(topology="Split", tokenizer={"resources": _cpu(1, "500m")}),),
     ),
-    "unavailable-model-source-huggingFace": Example(
-        good=({},), bad=(_spec(model={"source": {"huggingFace": {"repo": "a/b"}}}),)
+    "model-cache-requests-fit": Example(
+        good=(_cached(resources=_cpu("0.5", "500m")),), bad=(_cached(resources=_cpu(1, "500m")),)
     ),
-    "unavailable-model-source-s3": Example(
-        good=({},), bad=(_spec(model={"source": {"s3": {"uri": "s3://a/b"}}}),)
+    "observability-labels-owned": Example(
+        good=({}, _spec(observability={"labels": {"release": "prom", "example.com/a": "b"}})),
+        bad=(
+            _spec(observability={"labels": {"serving.mizzen.dev/service": "other"}}),
+            _spec(observability={"labels": {"app.kubernetes.io/managed-by": "me"}}),
+            _spec(observability={"labels": {"controller.kubernetes.io/hash": "x"}}),
+        ),
     ),
-    "unavailable-model-source-oci": Example(
-        good=({},), bad=(_spec(model={"source": {"oci": {"reference": "a/b:1"}}}),)
+    "routing-parents-distinct": Example(
+        good=(
+            _parents({"name": "a"}, {"name": "b"}),
+            _parents({"name": "a"}, {"name": "a", "namespace": "n"}),
+            _parents({"name": "a", "sectionName": "s"}, {"name": "a", "sectionName": "t"}),
+        ),
+        bad=(
+            _parents({"name": "a"}, {"name": "b"}, {"name": "a"}),
+            _parents({"name": "a", "namespace": "n"}, {"name": "a", "namespace": "n"}),
+            _parents({"name": "a"}, {"name": "a", "sectionName": "s"}),
+            _parents({"name": "a", "sectionName": "s"}, {"name": "a", "sectionName": "s"}),
+        ),
     ),
-    "unavailable-model-cache": Example(good=({},), bad=(_spec(model={"cache": {"type": "PVC"}}),)),
     "unavailable-tokenizer-scaling": Example(
         good=(_spec(**SPLIT),), bad=(_spec(topology="Split", tokenizer={"scaling": {"min": 1}}),)
     ),
-    "unavailable-tokenizer-podTemplate": Example(
-        good=(_spec(**SPLIT),), bad=(_spec(topology="Split", tokenizer={"podTemplate": {}}),)
-    ),
     "unavailable-worker-scheduling": Example(
         good=({},), bad=(_worker(scheduling={"gang": "Kueue"}),)
-    ),
-    "unavailable-worker-restart": Example(good=({},), bad=(_worker(restart={"budget": 1}),)),
-    "unavailable-worker-podTemplate": Example(good=({},), bad=(_worker(podTemplate={"a": 1}),)),
-    "unavailable-routing-httpRoute": Example(
-        good=({},), bad=(_spec(routing={"httpRoute": {"hostnames": ["a"]}}),)
-    ),
-    "unavailable-routing-inferencePool": Example(
-        good=({},), bad=(_spec(routing={"inferencePool": {"enabled": True}}),)
     ),
     "unavailable-prefill": Example(good=({},), bad=(_spec(prefill={"replicas": 1}),)),
     "unavailable-decode": Example(good=({},), bad=(_spec(decode={"replicas": 1}),)),
@@ -180,8 +295,9 @@ RULE_EXAMPLES: dict[str, Example] = {
     "unavailable-kvCache": Example(good=({},), bad=(_spec(kvCache={"share": "None"}),)),
     "unavailable-scaling": Example(good=({},), bad=(_spec(scaling={"mode": "Auto"}),)),
     "unavailable-runtimeRef": Example(good=({},), bad=(_spec(runtimeRef={"name": "x"}),)),
-    "unavailable-observability": Example(
-        good=({},), bad=(_spec(observability={"interval": "15s"}),)
+    "unavailable-observability-traces": Example(
+        good=(_spec(observability={}),),
+        bad=(_spec(observability={"traces": {"otlpEndpoint": "a"}}),),
     ),
 }
 
@@ -202,6 +318,59 @@ SCHEMA_EXAMPLES: dict[str, Example] = {
             _spec(model={"source": {"pvc": {"claimName": None}}}),
             _spec(model={"source": {"pvc": {"claimName": "Upper"}}}),
         ),
+    ),
+    "spec.model.source.huggingFace.repository": Example(
+        good=(_fetched("huggingFace", repository="a.b/C_d-1"),),
+        bad=(
+            _fetched("huggingFace", repository="model"),
+            _fetched("huggingFace", repository="a/../b"),
+            _fetched("huggingFace", repository=None),
+        ),
+    ),
+    "spec.model.source.huggingFace.revision": Example(
+        good=(_fetched("huggingFace", revision="refs/pr/1"),),
+        bad=(_fetched("huggingFace", revision=""), _fetched("huggingFace", revision="-x")),
+    ),
+    "spec.model.source.huggingFace.endpoint": Example(
+        good=(_fetched("huggingFace", endpoint="http://hub.example:8080/mirror"),),
+        bad=(
+            _fetched("huggingFace", endpoint="hub.example"),
+            _fetched("huggingFace", endpoint="https://user:word@hub.example"),
+        ),
+    ),
+    "spec.model.source.huggingFace.tokenSecretRef.key": Example(
+        good=(_fetched("huggingFace", tokenSecretRef={"name": "hub", "key": "token"}),),
+        bad=(_fetched("huggingFace", tokenSecretRef={"name": "hub"}),),
+    ),
+    "spec.model.source.huggingFace.files": Example(
+        good=(_fetched("huggingFace", files=["*.gguf", "a/[0-9]?.json"]),),
+        bad=(
+            _fetched("huggingFace", files=["--to=/x"]),
+            _fetched("huggingFace", files=["*"] * 17),
+        ),
+    ),
+    "spec.model.source.s3.prefix": Example(
+        good=(_fetched("s3", prefix=""), _fetched("s3", prefix="a/b.c/")),
+        bad=(_fetched("s3", prefix="/a"), _fetched("s3", prefix="a/../b")),
+    ),
+    "spec.model.source.s3.bucket": Example(
+        good=(_fetched("s3", bucket="my.bucket-1"),), bad=(_fetched("s3", bucket="My"),)
+    ),
+    "spec.model.source.oci.image": Example(
+        good=(
+            _fetched("oci", image="registry:5000/a/b:v1"),
+            _fetched("oci", image=f"registry.example/a@sha256:{'0' * 64}"),
+        ),
+        bad=(_fetched("oci", image="model:1"), _fetched("oci", image="https://r.example/a:1")),
+    ),
+    "spec.model.cache.size": Example(
+        good=(_cached(size=1_000_000),), bad=(_cached(size="lots"), _cached(size=None))
+    ),
+    "spec.model.cache.accessMode": Example(
+        good=(_cached(accessMode="ReadWriteOnce"),), bad=(_cached(accessMode="ReadOnlyMany"),)
+    ),
+    "spec.model.cache.refresh": Example(
+        good=(_cached(refresh="2026-11-30"),), bad=(_cached(refresh="a b"),)
     ),
     "spec.model.servedName": Example(
         good=(_spec(model={"servedName": "org/Model-1.5:q4"}),),
@@ -228,6 +397,17 @@ SCHEMA_EXAMPLES: dict[str, Example] = {
         good=(_spec(topology="Split", tokenizer={"replicas": 100}),),
         bad=(_spec(topology="Split", tokenizer={"replicas": 0}),),
     ),
+    "spec.worker.gpu.class": Example(
+        good=(_worker(gpu={"countPerNode": 1, "class": "x" * 63}),),
+        bad=(
+            _worker(gpu={"countPerNode": 1, "class": "NVIDIA L4"}),
+            _worker(gpu={"countPerNode": 1, "class": "x" * 64}),
+        ),
+    ),
+    "spec.worker.gpu.memory": Example(
+        good=(_worker(gpu={"countPerNode": 1, "memory": "1.5Gi"}),),
+        bad=(_worker(gpu={"countPerNode": 1, "memory": "lots"}),),
+    ),
     "spec.worker.resources.limits": Example(
         good=(_worker(resources={"limits": {"cpu": 2, "memory": "1.5Gi"}}),),
         bad=(
@@ -246,6 +426,10 @@ SCHEMA_EXAMPLES: dict[str, Example] = {
             _worker(rollout={"maxSurge": 101}),
         ),
     ),
+    "spec.worker.podTemplate": Example(
+        good=(_worker(podTemplate={"spec": {"nodeSelector": {"pool": "a"}}}),),
+        bad=(_worker(podTemplate="x"), _worker(podTemplate=[])),
+    ),
     "spec.worker.drain.timeoutSeconds": Example(
         good=(_worker(drain={"timeoutSeconds": 0}),), bad=(_worker(drain={"timeoutSeconds": 3601}),)
     ),
@@ -256,6 +440,32 @@ SCHEMA_EXAMPLES: dict[str, Example] = {
     "spec.routing.service.type": Example(
         good=(_spec(routing={"service": {"type": "LoadBalancer"}}),),
         bad=(_spec(routing={"service": {"type": "NodePort"}}),),
+    ),
+    "spec.observability.interval": Example(
+        good=(
+            _spec(observability={"interval": "1s"}),
+            _spec(observability={"interval": "60s"}),
+        ),
+        bad=(
+            _spec(observability={"interval": "61s"}),
+            _spec(observability={"interval": "1m"}),
+            _spec(observability={"interval": 15}),
+        ),
+    ),
+    "spec.observability.podMonitor": Example(
+        good=(_spec(observability={"podMonitor": False}),),
+        bad=(_spec(observability={"podMonitor": "Auto"}),),
+    ),
+    "spec.observability.labels": Example(
+        good=(_spec(observability={"labels": {"a": ""}}),),
+        bad=(
+            _spec(observability={"labels": {"a": "not a value"}}),
+            _spec(observability={"labels": {f"a{index}": "" for index in range(17)}}),
+        ),
+    ),
+    "spec.observability.prometheusNamespace": Example(
+        good=(_spec(observability={"prometheusNamespace": "monitoring"}),),
+        bad=(_spec(observability={"prometheusNamespace": "Monitoring"}),),
     ),
     "spec.networkPolicy": Example(
         good=(_spec(networkPolicy="Off"),), bad=(_spec(networkPolicy="None"),)

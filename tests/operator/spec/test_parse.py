@@ -6,8 +6,15 @@ import pytest
 from tests.operator.spec.rule_examples import document
 
 from mizzen_operator.errors import SpecError
-from mizzen_operator.spec.model import Topology
-from mizzen_operator.spec.parse import parse
+from mizzen_operator.spec.model import Restart, Topology
+from mizzen_operator.spec.parse import MAX_DEPTH, parse, restart_of_refused
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = {"a": value}
+    return value
 
 
 def _problems(patch: dict[str, Any]) -> list[str]:
@@ -25,6 +32,31 @@ def test_a_wrong_value_in_a_list_is_named_with_its_index() -> None:
     (sentence,) = _problems({"spec": {"engine": {"env": [{"name": "A"}, {"name": "1B"}]}}})
     assert sentence.startswith("spec.engine.env[1].name: ")
     assert "1B" in sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "end"),
+    [
+        (
+            {"source": {"huggingFace": {"repository": "hf://org/m"}}, "cache": {"size": "1Gi"}},
+            "(found hf://org/m); correct the value; the field is: Name of the repository:"
+            " organisation/name.",
+        ),
+        (
+            {"source": {"s3": {"bucket": "models"}}, "cache": {"size": "20GB"}},
+            "spec.model.cache.size: is not a quantity (found 20GB); write one such as 500m, 2 or"
+            " 16Gi",
+        ),
+        (
+            {"source": {"s3": {"bucket": "models", "files": ["*.json", "a b"]}}},
+            "(found a b); correct the value; the field is: Fetch only files that match one of"
+            " these globs, such as *Q4_K_M.gguf; all that a model needs when absent.",
+        ),
+    ],
+)
+def test_a_value_of_another_form_is_told_what_is_meant(model: dict[str, Any], end: str) -> None:
+    (sentence,) = _problems({"spec": {"model": model}})
+    assert sentence.endswith(end)
 
 
 def test_only_topologies_of_this_version_are_offered() -> None:
@@ -81,3 +113,39 @@ def test_a_resource_that_no_pod_may_ask_for_is_refused_before_anything_is_replac
 ) -> None:
     with pytest.raises(SpecError, match=r"spec\.worker\.resources\.limits"):
         parse(document({"spec": {"worker": {"resources": {"limits": {name: 1}}}}}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "max_restarts"),
+    [
+        ({"worker": {"restart": {"maxRestarts": 3}}, "unknown": 1}, 3),
+        ({"worker": {"restart": {"maxRestarts": 3, "windowSeconds": None}}}, 3),
+        ({"worker": {"restart": {"maxRestarts": "many"}}}, Restart().max_restarts),
+        ({"worker": {"restart": None}}, Restart().max_restarts),
+        ({"worker": "big"}, Restart().max_restarts),
+        ({"worker": {"restart": {"maxRestarts": 3}, "podTemplate": nested(9000)}}, 3),
+        ({"worker": {"restart": nested(9000)}}, Restart().max_restarts),
+        ("nothing", Restart().max_restarts),
+        (None, Restart().max_restarts),
+    ],
+)
+def test_restarts_are_read_from_a_spec_of_any_form(spec: Any, max_restarts: int) -> None:
+    restart = restart_of_refused({"spec": spec})
+    assert restart is not None
+    assert restart.max_restarts == max_restarts
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 9000])
+def test_a_spec_that_is_nested_too_deep_is_refused(depth: int) -> None:
+    (sentence,) = _problems({"spec": {"worker": {"podTemplate": {"spec": nested(depth)}}}})
+    assert sentence.startswith(f"spec: has more than {MAX_DEPTH} maps and lists within each other")
+
+
+def test_a_deep_spec_that_is_not_too_deep_is_read() -> None:
+    template = {"spec": {"affinity": nested(MAX_DEPTH - 10)}}
+    service = parse(document({"spec": {"worker": {"podTemplate": template}}}))
+    assert service.spec.worker.pod_template == template
+
+
+def test_a_paused_spec_asks_for_no_restarts() -> None:
+    assert restart_of_refused({"spec": {"paused": True, "worker": "big"}}) is None

@@ -33,6 +33,8 @@ POD_CHANGES: list[dict[str, Any]] = [
     {"worker": {"resources": {"limits": {"cpu": 4}}}},
     {"worker": {"resources": {"requests": {"memory": "4Gi"}}}},
     {"worker": {"drain": {"timeoutSeconds": 1}}},
+    {"worker": {"podTemplate": {"spec": {"priorityClassName": "high"}}}},
+    {"worker": {"podTemplate": {"metadata": {"labels": {"team": "a"}}}}},
 ]
 OTHER_CHANGES: list[dict[str, Any]] = [
     {"replicas": 5},
@@ -42,6 +44,14 @@ OTHER_CHANGES: list[dict[str, Any]] = [
     {"networkPolicy": "Off"},
     {"routing": {"service": {"type": "LoadBalancer", "port": 8080}}},
     {"worker": {"rollout": {"maxSurge": 1}}},
+    {"worker": {"gpu": {"class": "nvidia-l4"}}},
+    {"worker": {"gpu": {"memory": "24Gi"}}},
+    {"worker": {"podTemplate": {}}},
+    {"worker": {"podTemplate": {"spec": {}, "metadata": None}}},
+]
+KEY_CHANGES: list[dict[str, Any]] = [
+    {"security": {"keyRotation": "2027-01-01"}},
+    {"security": {"keyRotation": "2027-01-02"}},
 ]
 COHORT_CHANGES = POD_CHANGES[:3] + [POD_CHANGES[index] for index in (5, 7, 10)]
 
@@ -77,6 +87,21 @@ def test_cohort_follows_what_both_sides_must_agree_upon(change: dict[str, Any]) 
     assert has_changed is (change in COHORT_CHANGES)
 
 
+def test_each_rotation_is_a_cohort_with_a_secret_of_its_own() -> None:
+    services = [resolved(**SPLIT), *(resolved(**SPLIT, **change) for change in KEY_CHANGES)]
+    assert len({service.cohort for service in services}) == len(services)
+    assert len({service.revision for service in services}) == len(services)
+    volumes = [
+        volume["secret"]["secretName"]
+        for service in services
+        for volume in worker_group(service, 0)["spec"]["template"]["spec"]["volumes"]
+        if "secret" in volume
+    ]
+    assert volumes[0] == "demo-curve"
+    assert len(set(volumes)) == len(services)
+    assert all(name.startswith("demo-curve-") for name in volumes[1:])
+
+
 def test_a_frontend_image_moves_no_worker() -> None:
     change = {"engine": {"images": {"frontend": "other:1"}}}
     before, after = resolved(**SPLIT), resolved(**SPLIT, **change)
@@ -95,7 +120,7 @@ def test_writing_a_default_out_changes_nothing() -> None:
     assert resolved(**SPLIT).revision == resolved(**SPLIT, **written).revision
 
 
-def test_revisions_of_this_release_are_pinned() -> None:
+def test_row_1_revisions_of_this_release_are_pinned() -> None:
     """A change of these moves every running pod at the operator's upgrade."""
     assert (resolved(**SPLIT).revision, resolved(**SPLIT).cohort) == ("c2qn8w", "fsxd2x")
     assert resolved(**UNIFIED).revision == "6l4m4d"

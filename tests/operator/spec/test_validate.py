@@ -12,7 +12,7 @@ def test_a_shared_claim_is_accepted(mode: str) -> None:
     assert validate_claim(resolved(topology="Split"), ["ReadWriteOnce", mode]) == []
 
 
-def test_a_claim_of_one_node_is_refused_for_several_pods() -> None:
+def test_row_58_a_claim_of_one_node_is_refused_for_several_pods() -> None:
     (problem,) = validate_claim(resolved(topology="Split"), ["ReadWriteOnce"])
     assert problem.reason == CLAIM_NOT_SHAREABLE
     assert problem.field == "spec.model.source.pvc.claimName"

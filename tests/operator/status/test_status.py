@@ -10,6 +10,8 @@ from tests.operator.planner.world import START, World, foreign, ready_pod
 
 from mizzen_operator.errors import Problem
 from mizzen_operator.observed import ClaimFacts, Observed, PodFacts, ServiceFacts
+from mizzen_operator.planner.holds import TemplateAnswers
+from mizzen_operator.planner.plan import plan
 from mizzen_operator.render.labels import ROLE, ROLE_WORKER
 from mizzen_operator.spec.resolve import Resolved
 from mizzen_operator.status.refused import refused_status
@@ -66,6 +68,7 @@ def test_a_running_service_is_ready() -> None:
     truths = {item["type"]: item["status"] for item in status["conditions"]}
     assert truths == {
         "Accepted": "True",
+        "ResolvedRefs": "True",
         "ModelReady": "True",
         "Placed": "True",
         "Available": "True",
@@ -77,6 +80,9 @@ def test_a_running_service_is_ready() -> None:
     assert status["replicas"] == 2
     assert status["url"] == "http://demo.default.svc"
     assert status["modelName"] == "demo"
+    assert status["resolvedModel"] == {"source": "pvc://weights/model.gguf"}
+    assert status["currentRevision"] == status["updateRevision"] == world.service.revision
+    assert "rollout" not in status
     assert status["roles"]["worker"]["summary"] == "2/2"
     assert status["roles"]["tokenizer"]["summary"] == "1/1"
     assert [row["state"] for row in status["groups"]] == ["Ready", "Ready"]
@@ -162,7 +168,7 @@ def test_restarts_without_readiness_are_degraded() -> None:
     assert "3 restarts; last end: OOMKilled" in message
 
 
-def test_a_late_group_exceeds_its_deadline_but_a_restarted_one_begins_anew() -> None:
+def test_row_10_a_late_group_exceeds_its_deadline_but_a_restarted_one_begins_anew() -> None:
     world = _started(_service(engine={"startupDeadlineSeconds": 60}))
     pod = _pod(world, world.groups()[0].name, is_ready=False)
     world.now += timedelta(seconds=61)
@@ -173,7 +179,7 @@ def test_a_late_group_exceeds_its_deadline_but_a_restarted_one_begins_anew() -> 
     assert _condition(fresh, "Progressing")[:2] == ("True", "RollingOut")
 
 
-def test_a_rollout_is_available_but_not_ready() -> None:
+def test_row_10_a_rollout_is_available_but_not_ready() -> None:
     world, observed = _running(_service(replicas=2))
     world.service = _service(replicas=2, worker={"drain": {"timeoutSeconds": 1}})
     world.carry_out(world.plan())
@@ -182,6 +188,28 @@ def test_a_rollout_is_available_but_not_ready() -> None:
     assert _condition(status, "Progressing")[:2] == ("True", "RollingOut")
     assert _condition(status, "Ready")[:2] == ("False", "RollingOut")
     assert status["updateRevision"] == world.service.revision
+
+
+def test_a_rollout_says_where_from_where_to_and_how_far() -> None:
+    world, observed = _running(_service(replicas=2))
+    before = world.service.revision
+    world.service = _service(replicas=2, worker={"drain": {"timeoutSeconds": 1}})
+    status = _judged(world, observed)
+    assert (status["currentRevision"], status["updateRevision"]) == (before, world.service.revision)
+    assert status["rollout"] == {"from": before, "to": world.service.revision, "updated": "0/2"}
+    paused = _service(replicas=2, paused=True, worker={"drain": {"timeoutSeconds": 1}})
+    world.service = paused
+    assert _judged(world, observed)["rollout"]["blockedBy"] == "spec.paused is true"
+
+
+def test_a_group_that_is_missing_says_in_ready_what_it_waits_for() -> None:
+    world, observed = _running(_service(replicas=2))
+    name = world.groups()[1].name
+    world.set_ready(name, ready=False)
+    stuck = _pod(world, name, is_ready=False, node_name="", unschedulable_message="no GPU")
+    seen = _observed(world, observed.pods[0], stuck)
+    _, _, message = _condition(_judged(world, seen), "Ready")
+    assert message.endswith(f"; {name} waits for a node: no GPU")
 
 
 def test_without_a_ready_tokenizer_nothing_is_available() -> None:
@@ -194,7 +222,9 @@ def test_without_a_ready_tokenizer_nothing_is_available() -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"), [({"stopped": True}, "Stopped"), ({"replicas": 0}, "ScaledToZero")]
 )
-def test_a_service_without_pods_says_who_wanted_that(spec: dict[str, Any], reason: str) -> None:
+def test_row_15_a_service_without_pods_says_who_wanted_that(
+    spec: dict[str, Any], reason: str
+) -> None:
     world, observed = _running(_service(**spec))
     status = _judged(world, observed)
     assert _condition(status, "Available")[:2] == ("False", reason)
@@ -314,6 +344,60 @@ def test_a_long_refusal_still_says_what_goes_on() -> None:
     message = _condition(_refused(world, observed, long), "Accepted")[2]
     assert len(message) == 1024
     assert message.endswith("; the pods of the last good spec go on")
+
+
+REFUSED = replace(PROBLEM, reason="InvalidPodTemplate")
+
+
+def _answered(world: World, observed: Observed, **answers: Any) -> dict[str, Any]:
+    wanted = plan(world.service, observed, world.now, TemplateAnswers(**answers))
+    return service_status(world.service, observed, wanted, world.now)
+
+
+def test_a_refused_template_is_not_accepted_and_what_runs_is_judged() -> None:
+    world, observed = _running(_service())
+    world.service = _service(worker={"drain": {"timeoutSeconds": 5}})
+    status = _answered(world, observed, refused={"worker": REFUSED})
+    message = f"{REFUSED.sentence()}; the pods of the last good spec go on"
+    assert _condition(status, "Accepted") == ("False", "InvalidPodTemplate", message)
+    assert _condition(status, "Ready") == ("False", "InvalidPodTemplate", message)
+    assert _condition(status, "Progressing") == (
+        "False", "TemplateRefused",
+        "the API server refuses the worker pods: condition Accepted says why",
+    )  # fmt: skip
+    assert _condition(status, "Available")[0] == "True"
+    assert _condition(status, "Degraded")[0] == "False"
+
+
+def test_refused_tokenizers_do_not_hide_that_workers_roll() -> None:
+    world, observed = _running(_service())
+    refused = {"tokenizer": REFUSED}
+    assert _condition(_answered(world, observed, refused=refused), "Progressing")[0] == "False"
+    world.service = _service(worker={"drain": {"timeoutSeconds": 5}})
+    assert _condition(_answered(world, observed, refused=refused), "Progressing")[0] == "True"
+
+
+def test_a_full_quota_is_the_reason_for_missing_pods_and_for_nothing_else() -> None:
+    world, observed = _running(_service())
+    full = {"worker": "exceeded quota: team"}
+    assert _condition(_answered(world, observed, kept_out=full), "Placed")[:2] == (
+        "True", "Scheduled",
+    )  # fmt: skip
+    missing = replace(observed, pods=())
+    status = _answered(world, missing, kept_out=full)
+    assert _condition(status, "Placed") == (
+        "False", "QuotaPending", "exceeded quota: team; pods are made as soon as there is room",
+    )  # fmt: skip
+    assert _condition(status, "Accepted")[0] == "True"
+
+
+def test_a_full_quota_is_told_beside_what_the_scheduler_says() -> None:
+    world = _started(_service())
+    stuck = _pod(world, world.groups()[0].name, node_name="", unschedulable_message="no GPU")
+    status = _answered(world, _observed(world, stuck), kept_out={"tokenizer": "exceeded quota: t"})
+    truth, reason, message = _condition(status, "Placed")
+    assert (truth, reason) == ("False", "Unschedulable")
+    assert message.endswith("no GPU; exceeded quota: t; pods are made as soon as there is room")
 
 
 def test_messages_fit_the_schema() -> None:

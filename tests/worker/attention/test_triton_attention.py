@@ -170,8 +170,11 @@ def work(num_rows: int, **changed: int) -> DecodeWork:
     ("case", "splits", "tokens"),
     [
         (work(256), 1, 64),
-        (work(64), 1, 64),
+        (work(96), 1, 64),
+        (work(64), 2, 64),
+        (work(48), 2, 64),
         (work(32), 2, 64),
+        (work(24), 3, 64),
         (work(8), 8, 64),
         (work(1), 16, 64),
         (work(1, max_length=100_000), 16, 64),

@@ -23,7 +23,7 @@ from mizzen_worker.bench.shapes import SHAPES
 QUICK = [
     *("--kv-tokens", "8192", "--requests", "3", "--batches", "1", "2", "--prompt", "20"),
     *("--new-tokens", "4", "--prefills", "2", "--prefill-length", "30", "--groups", "1"),
-    *("--rounds", "1"),
+    *("--rounds", "1", "--threads", "1"),
 ]
 
 
@@ -60,10 +60,10 @@ def test_shared_prefixes_are_computed_once_in_either_order(tiny: Path) -> None:
 
 
 def test_wrong_arguments_are_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["offline", "--model", "no-such-shape"]) == 1
+    assert run(["offline", "--model", "no-such-shape"]) == 2
     told = capsys.readouterr().err
     assert told.startswith("mizzen bench: no-such-shape: no such model")
-    assert run(["ofline", "--model", "qwen06b"]) == 1
+    assert run(["ofline", "--model", "qwen06b"]) == 2
     assert "invalid choice: 'ofline'" in capsys.readouterr().err
 
 
@@ -81,17 +81,20 @@ def test_wrong_arguments_are_told_in_one_sentence(capsys: pytest.CaptureFixture[
         (["serving", "--rate", "0"], "--rate: '0' cannot be used"),
         (["serving", "--url", "host:1"], "--url: 'host:1' cannot be used; it must be http://"),
         (["decode", "--rate", "3"], "--rate: 3.0 is for serving alone; leave it out"),
+        (["serving", "--rounds", "5"], "--rounds: 5 is for other workloads; leave it out"),
+        (["serving", "--batches", "1", "2"], "--batches: [1, 2] is for other workloads"),
         (["offline", "--url", "http://a:1"], "--url: http://a:1 is for serving alone"),
         (["decode", "--json", "/"], "--json: '/' cannot be used; it is a folder"),
         (["decode", "--json", "/proc/version/x"], "/proc/version cannot be written; give another"),
         (["decode", "--data-parallel-size", "2"], "--data-parallel-size: 2 ranks do not run in"),
+        (["decode", "--tensor-parallel-size", "2"], "--tensor-parallel-size: 2 ranks do not run"),
         (["decode", "--cuda-graphs", "on"], "--cuda-graphs: 'on' needs a GPU; leave it to auto"),
     ],
 )
 def test_wrong_values_are_refused_before_anything_is_loaded(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*arguments, "--model", "llama8b"]) == 1
+    assert run([*arguments, "--model", "llama8b"]) == 2
     told = capsys.readouterr().err
     assert sentence in told
     assert told.count("\n") == 1
@@ -135,9 +138,9 @@ def test_an_interrupted_run_keeps_the_workloads_that_ended(
 
     monkeypatch.setitem(command.MEASURES, "decode", interrupted)
     target = tiny.parent / "numbers.json"
-    given = ["offline", "decode", "--model", str(tiny), *QUICK, "--json", str(target)]
+    given = ["prefill", "decode", "--model", str(tiny), *QUICK, "--json", str(target)]
     assert run(given) == 130
-    assert list(json.loads(target.read_text())["workloads"]) == ["offline"]
+    assert list(json.loads(target.read_text())["workloads"]) == ["prefill"]
 
 
 def test_an_interrupt_is_heard_where_cancellations_are_not() -> None:

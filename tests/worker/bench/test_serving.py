@@ -146,5 +146,5 @@ def test_a_server_of_its_own_gets_what_was_given(tmp_path: Path) -> None:
 
 
 def test_serving_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["serving", "offline", "--model", "qwen06b"]) == 1
+    assert run(["serving", "offline", "--model", "qwen06b"]) == 2
     assert "serving runs alone" in capsys.readouterr().err

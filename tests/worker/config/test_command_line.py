@@ -9,7 +9,8 @@ from mizzen_worker.config.completion import SHELLS, completion_script
 from mizzen_worker.config.env import read_pod_environment
 from mizzen_worker.config.foreign_names import FOREIGN_TO_OWN
 from mizzen_worker.config.groups import EngineOptions, HttpOptions, ModelOptions, WireOptions
-from mizzen_worker.config.options import OPTIONS, Role, options_of
+from mizzen_worker.config.option import Role
+from mizzen_worker.config.options import OPTIONS, options_of
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.contracts.errors import ConfigError
 
@@ -87,7 +88,8 @@ def test_groups_of_other_roles_have_defaults() -> None:
         (["m", "--cuda-graphs", "on"], "--cuda-graphs: 'on' needs a GPU; leave it to auto"),
         (["m", "--http-port", "70000"], "it must be 0 to 65535"),
         (["m", "--dtype", "int8"], "--dtype: 'int8' cannot be used; it must be one of auto"),
-        (["m", "--tensor-parallel-size", "2"], "only 1 is served yet"),
+        (["m", "--tensor-parallel-size", "0"], "it must be 1 to 64"),
+        (["m", "--pipeline-parallel-size", "2"], "more than 1 is not available in this version"),
         (
             ["m", "--kv-token", "5"],
             "--kv-token is no flag of mizzen serve; did you mean --kv-tokens?",
@@ -152,8 +154,15 @@ def test_table_and_groups_have_the_same_fields() -> None:
     [
         ({"MIZZEN_NODE_RANK": "x"}, "MIZZEN_NODE_RANK is 'x'; it must be a whole number"),
         ({"MIZZEN_NODE_RANK": "1"}, "ranks count from 0"),
-        ({"MIZZEN_NODE_COUNT": "2"}, "groups of several nodes are not served yet"),
+        ({"MIZZEN_NODE_COUNT": "2"}, "MIZZEN_NODE_COUNT is 2 and MIZZEN_LEADER_ADDRESS is empty"),
+        (
+            {"MIZZEN_NODE_COUNT": "2", "MIZZEN_LEADER_ADDRESS": "a", "MIZZEN_GROUP_ID": "g"},
+            "MIZZEN_GROUP_EPOCH is empty; a group needs it",
+        ),
         ({"MIZZEN_NODE_COUNT": "0"}, "from 1 up"),
+        ({"MIZZEN_LEADER_ADDRESS": "10.0.0.1:99"}, "is '10.0.0.1:99'; it must be a host's name or"),
+        ({"MIZZEN_LEADER_ADDRESS": "tcp://leader"}, "IP address alone, without a port"),
+        ({"MIZZEN_LEADER_ADDRESS": "[::1]"}, "MIZZEN_LEADER_ADDRESS is '[::1]'; it must be a host"),
     ],
 )
 def test_wrong_environment_is_one_sentence(environment: dict[str, str], sentence: str) -> None:

@@ -134,7 +134,7 @@ def test_too_many_live_requests_are_429(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_draining_front_refuses_new_and_finishes_live(tmp_path: Path) -> None:
+def test_row_36_draining_front_refuses_new_and_finishes_live(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path, step_s=STEP_S) as stack:
             first = asyncio.create_task(_generate(stack))

@@ -418,6 +418,7 @@ def test_key_files_are_checked_and_never_shown(tmp_path: Path) -> None:
         ("tcp://127.0.0.1", True, True, "is no address"),
         ("tcp://127.0.0.1:x", True, True, "is no address"),
         ("http://127.0.0.1:1", True, True, "is no address"),
+        ("tcp://[127.0.0.1:1]:2", True, True, "is no address"),
         ("", True, True, "is no address"),
     ],
 )

@@ -86,3 +86,7 @@ def test_a_pulse_beats_until_it_is_stopped() -> None:
     while beaten.acquire(blocking=False):
         pass
     assert not beaten.acquire(timeout=0.02)
+
+
+def test_a_pulse_that_never_began_can_be_stopped() -> None:
+    Pulse(lambda: None, interval_s=1).stop()

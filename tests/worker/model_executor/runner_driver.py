@@ -54,7 +54,9 @@ def greedy(max_new_tokens: int) -> SamplingParams:
 class RunnerDriver:
     """Hands out pages in a scrambled order, so that neighbours in a row are not neighbours."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, *, has_scores: bool = True) -> None:
+        """``has_scores`` False: of a rank that follows, which gives none."""
+        self._has_scores = has_scores
         self.runner = runner
         self.step = 0
         order = np.random.default_rng(3).permutation(runner.limits.num_pages) + 1
@@ -107,7 +109,11 @@ class RunnerDriver:
         sampled = [
             request for (request, _), row in zip(extending, rows, strict=True) if row.is_sampled
         ]
-        _take_scores(result, sampled + decoding, [r for r, _ in _scored(extending, rows)])
+        if self._has_scores:
+            _take_scores(result, sampled + decoding, [r for r, _ in _scored(extending, rows)])
+        else:
+            assert result.sampled_scores is None
+            assert result.prompt_scores == ()
         ids, flags = result.sampled_ids.tolist(), result.is_finished.tolist()
         for request, token, is_finished in zip(sampled + decoding, ids, flags, strict=True):
             request.is_finished = is_finished

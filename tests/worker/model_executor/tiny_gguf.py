@@ -22,7 +22,8 @@ def interleaved(values: np.ndarray, num_heads: int) -> np.ndarray:
 
 
 def write_gguf(folder: Path, target: Path, **changes: object) -> None:
-    """The tiny model of a folder as a GGUF: matrices in float16, vectors in float32."""
+    """The tiny model of a folder as a GGUF: matrices in float16 or ``quantised``, vectors dense."""
+    quantised = changes.get("quantised")
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURE_BY_MODEL_TYPE[config["model_type"]]
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
@@ -51,6 +52,10 @@ def write_gguf(folder: Path, target: Path, **changes: object) -> None:
             if part in name and architecture is gguf.MODEL_ARCH.LLAMA:
                 values = interleaved(values, config[heads])
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if quantised is not None and values.ndim == 2:
+            kind = gguf.GGMLQuantizationType[str(quantised)]
+            writer.add_tensor(stored, gguf.quants.quantize(values, kind), raw_dtype=kind)
+            continue
         writer.add_tensor(stored, values.astype(np.float16 if values.ndim == 2 else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -112,6 +112,7 @@ def random_requests(rng: random.Random, workload: int, *, is_long: bool) -> list
     return requests
 
 
+@pytest.mark.timeout(1200)  # A minute on an idle core, and it competes for two.
 @pytest.mark.parametrize("variant", VARIANTS)
 @EVERY_BACKEND
 def test_tokens_equal_a_run_alone(tmp_path: Path, variant: str, backend: str) -> None:

@@ -17,6 +17,10 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "ready"
     does_stay: bool = False
     lives: str | None = None
+    ends_when: str | None = None
+    """Ends when there is such a file."""
+    shows_life: bool = False
+    """Once, and never again."""
 
 
 def main() -> None:
@@ -28,8 +32,12 @@ def main() -> None:
     for number in range(script.num_reports - 1):
         link.report(Report(state="loading", num_beats=number))
     link.report(Report(state=script.state, num_beats=-1, detail="the last words"))
+    if script.shows_life:
+        link.live()
     while script.does_stay:
         time.sleep(60)
+    while script.ends_when is not None and not Path(script.ends_when).exists():
+        time.sleep(0.01)
     os._exit(1)  # At once: nothing delays its end behind its words.
 
 

@@ -24,7 +24,7 @@ from mizzen_worker.supervision.health import (
 from mizzen_worker.supervision.pod_control import PodControl
 from mizzen_worker.supervision.progress import Announcer, Progress
 
-LIMITS = SilenceLimits(running_s=10, loading_s=100)
+LIMITS = SilenceLimits(running_s=10, loading_s=100, lifeless_s=3)
 
 
 def _process(
@@ -33,6 +33,7 @@ def _process(
     is_running: bool = True,
     silent_s: float = 0,
     is_restarted: bool = False,
+    lifeless_s: float = 0,
 ) -> ProcessView:
     return ProcessView(
         name="rank",
@@ -40,6 +41,7 @@ def _process(
         state=state,
         silent_s=silent_s,
         is_restarted=is_restarted,
+        lifeless_s=lifeless_s,
     )
 
 
@@ -63,6 +65,12 @@ def _health(
         (_health(_process("waiting")), None, "rank is waiting", None),
         (_health(_process("failed")), None, "rank is failed", "rank is failed"),
         (_health(_process(silent_s=11)), "silent for 11 s", "silent for 11 s", None),
+        (
+            _health(_process("loading", lifeless_s=4)),
+            "rank has shown no life for 4 s",
+            "rank is loading",
+            "rank is loading",
+        ),
         (_health(_process(is_running=False)), "not running", "not running", "not running"),
         (
             _health(_process(is_running=False, is_restarted=True), was_started=True),
@@ -85,19 +93,24 @@ def test_health_table(
 
 
 @pytest.mark.parametrize(
-    ("process", "is_stuck"),
+    ("process", "excess"),
     [
-        (_process(silent_s=11), True),
-        (_process("loading", silent_s=11), False),
-        (_process("loading", silent_s=101), True),
-        (_process("starting", silent_s=101), True),
-        (_process("loading", silent_s=101, is_running=False), False),
+        (_process(silent_s=11), "has been silent for 11 s"),
+        (_process("loading", silent_s=11), None),
+        (_process("loading", silent_s=101), "has been silent for 101 s"),
+        (_process("starting", silent_s=101), "has been silent for 101 s"),
+        (_process("loading", silent_s=101, is_running=False), None),
+        (_process("failed", silent_s=6), "has been silent for 6 s"),
+        (_process(silent_s=9, lifeless_s=3), None),
+        (_process(silent_s=9, lifeless_s=4), "has shown no life for 4 s"),
+        (_process("loading", lifeless_s=4), "has shown no life for 4 s"),
+        (_process(lifeless_s=4, is_running=False), None),
     ],
 )
 def test_what_stands_still_is_stuck_also_before_it_is_ready(
-    process: ProcessView, *, is_stuck: bool
+    process: ProcessView, excess: str | None
 ) -> None:
-    assert stuck_processes([process], limits=LIMITS) == (("rank",) if is_stuck else ())
+    assert stuck_processes([process], limits=LIMITS) == ({"rank": excess} if excess else {})
 
 
 @dataclass

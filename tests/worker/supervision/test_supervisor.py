@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from tests.worker.supervision.child_of_three_lives import Lives
 from tests.worker.supervision.scripted_child import Script
 
@@ -20,7 +19,6 @@ from mizzen_worker.supervision.supervisor import DrainPlan, Listeners, Superviso
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.timeout(120)
 def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_path: Path) -> None:
     async def scenario() -> None:
         lives_ready = asyncio.Queue[int]()
@@ -48,14 +46,12 @@ def test_an_early_death_of_a_set_that_worked_is_forgiven_without_any_probe(tmp_p
     asyncio.run(scenario())
 
 
-@pytest.mark.timeout(120)
 def test_last_words_are_heard_behind_many_others() -> None:
     supervisor = _supervisor(_scripted("child", Script(num_reports=200, state="failed")))
     asyncio.run(supervisor.run())
     assert supervisor.failure == "child ended with exit status 1: the last words"
 
 
-@pytest.mark.timeout(120)
 def test_what_cannot_be_started_is_dead() -> None:
     spec = replace(_scripted("child", Script()), inherited_fds=(9999,), is_restarted=True)
     supervisor = _supervisor(spec)
@@ -63,7 +59,6 @@ def test_what_cannot_be_started_is_dead() -> None:
     assert supervisor.failure == "child cannot be started: [Errno 9] Bad file descriptor"
 
 
-@pytest.mark.timeout(120)
 def test_a_drain_does_not_wait_for_a_process_that_is_still_loading() -> None:
     async def scenario() -> None:
         begun = asyncio.Event()
@@ -78,7 +73,6 @@ def test_a_drain_does_not_wait_for_a_process_that_is_still_loading() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.timeout(120)
 def test_nothing_is_started_again_during_a_drain(tmp_path: Path) -> None:
     lives = tmp_path / "lives"
     before: list[str] = []
@@ -109,6 +103,56 @@ def test_nothing_is_started_again_during_a_drain(tmp_path: Path) -> None:
     assert [lives.read_text()] == before
 
 
+def test_a_death_ends_who_shares_the_fate_once_and_all_are_started_again(tmp_path: Path) -> None:
+    names = ("first", "second", "third", "other")
+    lives = {name: tmp_path / name for name in names}
+    trigger = tmp_path / "trigger"
+
+    async def scenario() -> None:
+        ready: asyncio.Queue[str] = asyncio.Queue()
+        scripts = {
+            name: Script(does_stay=name != "second", lives=str(file))
+            for name, file in lives.items()
+        }
+        scripts["second"] = Script(lives=str(lives["second"]), ends_when=str(trigger))
+        supervisor = _supervisor(
+            *(
+                replace(
+                    _scripted(name, script),
+                    is_restarted=True,
+                    fate=None if name == "other" else "group",
+                )
+                for name, script in scripts.items()
+            ),
+            on_report=lambda name, _report: ready.put_nowait(name),
+        )
+        running = asyncio.create_task(supervisor.run())
+        assert {await ready.get() for _ in names} == set(names)
+        before = dict(supervisor.process_ids())
+        trigger.touch()
+        again = {await ready.get()}
+        trigger.unlink()
+        while again != {"first", "second", "third"}:
+            again.add(await ready.get())
+        after = supervisor.process_ids()
+        assert all(after[name] not in {None, before[name]} for name in again)
+        assert after["other"] == before["other"]
+        await supervisor.drain(DrainMode.FINISH, 0)
+        await running
+
+    asyncio.run(scenario())
+    assert len(lives["first"].read_text()) == len(lives["third"].read_text()) == 2
+    assert len(lives["other"].read_text()) == 1
+
+
+def test_a_process_that_stops_showing_life_is_ended_and_the_reason_told() -> None:
+    spec = _scripted("child", Script(does_stay=True, shows_life=True))
+    supervisor = _supervisor(spec, lifeless_s=0.5)
+    asyncio.run(supervisor.run())
+    assert supervisor.failure is not None
+    assert supervisor.failure.startswith("child ended with signal 9: it has shown no life for ")
+
+
 def _scripted(name: str, script: Script) -> ChildSpec:
     return ChildSpec(
         name=name,
@@ -120,14 +164,16 @@ def _scripted(name: str, script: Script) -> ChildSpec:
 
 
 def _supervisor(
-    *specs: ChildSpec, on_report: Callable[[str, Report], None] = lambda _name, _report: None
+    *specs: ChildSpec,
+    on_report: Callable[[str, Report], None] = lambda _name, _report: None,
+    lifeless_s: float = 60,
 ) -> Supervisor:
     return Supervisor(
         specs,
         plan=DrainPlan(stages=(tuple(spec.name for spec in specs),)),
         clock=time.monotonic,
         environment={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'worker'}"},
-        limits=SilenceLimits(running_s=60, loading_s=60),
+        limits=SilenceLimits(running_s=60, loading_s=60, lifeless_s=lifeless_s),
         listeners=Listeners(on_report=on_report),
     )
 

@@ -1,8 +1,9 @@
 """Owns the choice of tiles and splits for decode attention, as measured; launches nothing.
 
-Measured on an H200 with head size 128 in bfloat16 (heads 16/8 and 32/8, contexts of 700 to 2,048).
-Other head sizes and types keep the bytes of a tile; other GPUs (SM 80, 89) take the same tiles,
-which fit their shared memory, but were not tuned there.
+Measured on an H200 with head size 128 in bfloat16 (heads 16/8, 32/8 and 32/4), inside whole layers,
+with rows of one length and with rows of 400 to 1,900 positions. Other head sizes and types keep the
+bytes of a tile; other GPUs (SM 80, 89) take the same tiles, which fit their shared memory, but were
+not tuned there.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from mizzen_worker.memory.forward_batch import SHARED_ITEM_ROWS
 
 _ROW_BYTES = 256
 """Of a key for which the tiles were measured: 128 elements of two bytes."""
-_MANY_PROGRAMS = 512
-"""Programs of 2 warps that keep 132 multiprocessors reading."""
-_SOME_PROGRAMS = 256
+_PROGRAMS = 512
+"""That keep 132 multiprocessors reading, whatever the lengths of the rows."""
+_SHARED_OWN_PROGRAMS = 256
 _MOST_SPLITS = 16
 """One warp merges them, in registers: fewer where rows are wider."""
 _LEAST_TOKENS = 16
@@ -57,21 +58,36 @@ def decode_tile(work: DecodeWork, *, has_shared: bool = False) -> DecodeTile:
     What is left of a row is short then, and results are merged in the same kernel if it has one
     split, so fewer programs are enough.
     """
-    programs = work.num_rows * work.num_kv_heads
-    wanted = _SOME_PROGRAMS if has_shared else _MANY_PROGRAMS
+    pairs = work.num_rows * work.num_kv_heads
     if has_shared:
         tokens, num_warps, is_ahead = 32, 2, True
-    elif programs >= _SOME_PROGRAMS:
-        tokens, num_warps, is_ahead = 64, 2, False
+        splits = _power_below(_SHARED_OWN_PROGRAMS // pairs)
     else:
-        tokens, num_warps, is_ahead = 64, 4, True
+        is_ahead, splits = _own_way(pairs)
+        tokens, num_warps = 64, 4 if is_ahead else 2
     tokens = _tokens(tokens, work.row_bytes)
-    most = _power_below(-(-work.max_length // tokens))
-    most = min(most, _power_below(_MOST_SPLITS * _ROW_BYTES // work.row_bytes), _MOST_SPLITS)
-    splits = min(_power_below(wanted // programs), most)
+    most = min(-(-work.max_length // tokens), _MOST_SPLITS * _ROW_BYTES // work.row_bytes)
     return DecodeTile(
-        tokens=tokens, num_warps=num_warps, num_stages=3, is_ahead=is_ahead, splits=splits
+        tokens=tokens,
+        num_warps=num_warps,
+        num_stages=3,
+        is_ahead=is_ahead,
+        splits=max(1, min(splits, most, _MOST_SPLITS)),
     )
+
+
+def _own_way(pairs: int) -> tuple[bool, int]:
+    """Whether page ids are read ahead, and splits, for so many rows times KV heads.
+
+    With page ids ahead (and four warps) three programs run on a multiprocessor, else four to five.
+    Where the programs fill them about once, a long row would end alone: so rows are cut in two up
+    to 576 pairs, which costs rows of one length some 2 %.
+    """
+    if pairs < _PROGRAMS // 2:
+        return True, round(_PROGRAMS / pairs)
+    if pairs <= 576:
+        return 288 < pairs <= 448, 2
+    return pairs <= 896, 1
 
 
 def shared_tile(work: DecodeWork) -> SharedTile:

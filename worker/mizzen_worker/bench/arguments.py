@@ -15,8 +15,9 @@ from mizzen_worker.bench.workloads import PrefixSizes
 from mizzen_worker.config import parse
 from mizzen_worker.config.command_line import make_parser
 from mizzen_worker.config.groups import EngineOptions
-from mizzen_worker.config.options import Role
+from mizzen_worker.config.option import Role
 from mizzen_worker.contracts.errors import ConfigError
+from mizzen_worker.contracts.operator_names import FLAG_DATA_PARALLEL, FLAG_TENSOR_PARALLEL
 
 SERVING = "serving"
 
@@ -94,17 +95,39 @@ def require_runnable(given: argparse.Namespace, engine: EngineOptions) -> None:
         if list(workloads) != [SERVING]:
             message = f"{SERVING} runs alone: the other workloads hold the device in this process"
             raise ConfigError(message)
-        return
-    for flag, value, default in (("--url", given.url, None), ("--rate", given.rate, _AT_ONCE)):
-        if value != default:
-            message = f"{flag}: {value} is for {SERVING} alone; leave it out, or give {SERVING}"
-            raise ConfigError(message)
-    if engine.data_parallel_size > 1:
-        message = (
-            f"--data-parallel-size: {engine.data_parallel_size} ranks do not run in this process; "
-            f"use 1, or time a server of so many (mizzen bench {SERVING})"
+        sizes = BenchSizes()
+        _require_left_out(
+            "for other workloads",
+            ("--prompt", given.prompt, sizes.num_prompt),
+            ("--new-tokens", given.new_tokens, sizes.num_new),
+            ("--prefills", given.prefills, sizes.num_prefills),
+            ("--prefill-length", given.prefill_length, sizes.prefill_length),
+            ("--groups", given.groups, sizes.prefix.num_groups),
+            ("--rounds", given.rounds, sizes.rounds),
+            ("--batches", given.batches, None),
         )
-        raise ConfigError(message)
+        return
+    _require_left_out(
+        f"for {SERVING} alone", ("--url", given.url, None), ("--rate", given.rate, _AT_ONCE)
+    )
+    for flag, num_ranks in (
+        (FLAG_DATA_PARALLEL, engine.data_parallel_size),
+        (FLAG_TENSOR_PARALLEL, engine.tensor_parallel_size),
+    ):
+        if num_ranks > 1:
+            message = (
+                f"{flag}: {num_ranks} ranks do not run in this process; "
+                f"use 1, or time a server of so many (mizzen bench {SERVING})"
+            )
+            raise ConfigError(message)
+
+
+def _require_left_out(whom: str, *flags: tuple[str, object, object]) -> None:
+    """Raise ``ConfigError`` for the first flag that has another value than its default."""
+    for flag, value, default in flags:
+        if value != default:
+            message = f"{flag}: {value} is {whom}; leave it out, or name such a workload"
+            raise ConfigError(message)
 
 
 def _batches(given: Sequence[int] | None, most: int) -> tuple[int, ...]:

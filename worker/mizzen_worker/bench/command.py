@@ -29,7 +29,8 @@ from mizzen_worker.bench.shapes import SHAPES
 from mizzen_worker.bench.workloads import BenchRequest, equal_requests, mixed_requests
 from mizzen_worker.config.command_line import parse_command_line
 from mizzen_worker.config.groups import EngineOptions, ModelOptions
-from mizzen_worker.config.options import Role, options_of
+from mizzen_worker.config.option import Role
+from mizzen_worker.config.options import options_of
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
 from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.model_executor.factory import load_runner
@@ -37,6 +38,7 @@ from mizzen_worker.model_executor.load_phase import PhaseClock, ignore_phase
 from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
 
 _DUMMY = "dummy"
+_STATUS_FAILED, _STATUS_REFUSED = 1, 2
 _STATUS_INTERRUPTED, _STATUS_TERMINATED = 130, 143
 
 
@@ -58,9 +60,12 @@ def run(arguments: Sequence[str]) -> int:
             else:
                 for document in _measure(given, engine, folder):
                     _keep(given, document)
-    except (ConfigError, ModelLoadError, BenchFailedError) as error:
+    except (ConfigError, ModelLoadError) as error:
         sys.stderr.write(f"mizzen bench: {error}\n")
-        return 1
+        return _STATUS_REFUSED
+    except BenchFailedError as error:
+        sys.stderr.write(f"mizzen bench: {error}\n")
+        return _STATUS_FAILED
     except KeyboardInterrupt:
         sys.stderr.write("mizzen bench: interrupted\n")
         return _STATUS_INTERRUPTED

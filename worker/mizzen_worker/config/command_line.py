@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from mizzen_worker.config.options import Option, Role, options_of
+from mizzen_worker.config.option import Option, Role
+from mizzen_worker.config.options import options_of
 from mizzen_worker.config.resolve import Configuration, did_you_mean, resolve
 from mizzen_worker.contracts.errors import ConfigError
 
@@ -22,6 +23,7 @@ _GROUP_TITLES = {
     "AdminOptions": "admin port and shutdown",
     "WireOptions": "between tokenizers and workers",
     "EngineOptions": "engine",
+    "RankOptions": "ranks of a tensor-parallel group",
     "LogOptions": "log",
 }
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from mizzen_worker.config.options import SERVING_ROLES, Option, Role, options_of
+from mizzen_worker.config.option import SERVING_ROLES, Option, Role
+from mizzen_worker.config.options import options_of
 
 SHELLS = ("bash", "zsh", "fish")
 

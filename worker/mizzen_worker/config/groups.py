@@ -86,6 +86,16 @@ class EngineOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankOptions:
+    """How the ranks of a tensor-parallel group meet and watch each other."""
+
+    rank_host: str | None
+    rank_port: int
+    rendezvous_timeout_s: float
+    rank_heartbeat_limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
     """How log lines look, and where traces go."""
 
@@ -93,3 +103,14 @@ class LogOptions:
     log_format: str
     trace_endpoint: str | None
     trace_sampling: float
+
+
+OptionGroup = type[
+    ModelOptions
+    | HttpOptions
+    | AdminOptions
+    | WireOptions
+    | EngineOptions
+    | RankOptions
+    | LogOptions
+]

@@ -136,7 +136,7 @@ def one_of(*choices: str) -> Parser:
 def only_one(value: str) -> int:
     """Take the one size that is served so far."""
     if value != "1":
-        msg = "only 1 is served yet"
+        msg = "more than 1 is not available in this version"
         raise ValueError(msg)
     return 1
 

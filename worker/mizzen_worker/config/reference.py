@@ -5,7 +5,8 @@
 
 import sys
 
-from mizzen_worker.config.options import Role, options_of
+from mizzen_worker.config.option import Role
+from mizzen_worker.config.options import options_of
 
 
 def flag_reference() -> str:

@@ -16,9 +16,11 @@ from mizzen_worker.config.groups import (
     HttpOptions,
     LogOptions,
     ModelOptions,
+    RankOptions,
     WireOptions,
 )
-from mizzen_worker.config.options import OPTIONS, Option, Role, options_of
+from mizzen_worker.config.option import Option, Role
+from mizzen_worker.config.options import OPTIONS, options_of
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.contracts.operator_names import FLAG_DEVICE
 
@@ -26,7 +28,14 @@ _CPU, _CUDA = "cpu", "cuda"
 _FLAG_GRAPHS = "--cuda-graphs"
 
 GroupT = TypeVar(
-    "GroupT", ModelOptions, HttpOptions, AdminOptions, WireOptions, EngineOptions, LogOptions
+    "GroupT",
+    ModelOptions,
+    HttpOptions,
+    AdminOptions,
+    WireOptions,
+    EngineOptions,
+    RankOptions,
+    LogOptions,
 )
 
 

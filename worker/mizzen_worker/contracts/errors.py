@@ -5,6 +5,8 @@
     WorkerError
     ├── ConfigError          a flag, file or variable is wrong: the process does not start
     ├── ModelLoadError       the weights or the tokenizer cannot be used
+    ├── FetchError           weights cannot be fetched; carries the reason in one word
+    │   └── SourceChangedError   what was listed is no longer there: list again
     ├── RequestError         this request is wrong; carries the field it is about
     │   ├── PromptTooLongError
     │   └── UnknownModelError
@@ -14,10 +16,13 @@
     ├── WireError            a peer sent what the contract forbids
     ├── StepError            one batch cannot run; the batch's requests end
     ├── DeviceError          the device or the runner is unusable: the process ends
+    ├── RankGroupError       the ranks of a group do not agree, or one is lost: the process ends
     └── InvariantError       our own books disagree; lists every violation; the process ends
 """
 
 from collections.abc import Sequence
+
+from mizzen_worker.contracts.fetch import FetchReason
 
 
 class WorkerError(Exception):
@@ -30,6 +35,21 @@ class ConfigError(WorkerError):
 
 class ModelLoadError(WorkerError):
     """Weights or tokenizer that cannot be loaded."""
+
+
+class FetchError(WorkerError):
+    """Weights that cannot be fetched; ``retry_after_s`` is what the other side asked for."""
+
+    def __init__(
+        self, message: str, *, reason: FetchReason, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class SourceChangedError(FetchError):
+    """A file is no longer the one that was listed."""
 
 
 class RequestError(WorkerError):
@@ -74,6 +94,10 @@ class StepError(WorkerError):
 
 class DeviceError(WorkerError):
     """The device is unusable."""
+
+
+class RankGroupError(WorkerError):
+    """A group of ranks that cannot work, or no longer; says which rank and why."""
 
 
 class InvariantError(WorkerError):

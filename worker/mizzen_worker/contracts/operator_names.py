@@ -10,6 +10,9 @@ PORT_WORKER = 30001
 """ZMQ ROUTER of a worker group's rank 0 (CURVE)."""
 PORT_ADMIN = 30002
 """Launcher's own port in every role: probes, drain, metrics."""
+PORT_RANKS = 30003
+"""ZMQ ROUTER of a worker group's rank 0 for the ranks of its other nodes (CURVE). Their collectives
+take ports that the system chooses."""
 
 PATH_LIVE = "/health"
 """200 while every loop of the pod beats."""
@@ -56,6 +59,10 @@ FLAG_THREADS = "--threads"
 FLAG_TENSOR_PARALLEL = "--tensor-parallel-size"
 FLAG_PIPELINE_PARALLEL = "--pipeline-parallel-size"
 FLAG_DATA_PARALLEL = "--data-parallel-size"
+FLAG_RANK_HOST = "--rank-host"
+FLAG_RANK_PORT = "--rank-port"
+FLAG_RENDEZVOUS_TIMEOUT = "--rendezvous-timeout"
+"""Seconds that the ranks of a group wait for each other."""
 FLAG_DEVICE = "--device"
 FLAG_DRAIN_MODE = "--drain-mode"
 FLAG_DRAIN_DEADLINE = "--drain-deadline"

@@ -1,7 +1,8 @@
 """Owns how a child process begins and fails: configuration, ties, log, last words; owns no work.
 
 A ``WorkerError`` is told to the launcher in its own words before the process ends with status 1.
-What the user can put right, a flag or a model, has no traceback: the launcher logs the words.
+What the user can put right, a flag or a model, has no traceback, nor has the loss of a peer: the
+launcher logs the words.
 """
 
 import logging
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from mizzen_worker.contracts.errors import ConfigError, ModelLoadError, WorkerError
+from mizzen_worker.contracts.errors import ConfigError, ModelLoadError, RankGroupError, WorkerError
 from mizzen_worker.ipc.parent_link import ParentLink, Report, Wishes, tie_to_parent
 from mizzen_worker.observability.process_log import ProcessLog
 
@@ -44,7 +45,7 @@ def run_child(
     try:
         work(settings, link, wishes)
     except Exception as error:
-        if not isinstance(error, ConfigError | ModelLoadError):
+        if not isinstance(error, ConfigError | ModelLoadError | RankGroupError):
             logger.exception("process fails")
         told = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
         link.report(Report(state="failed", num_beats=0, detail=told[:_MAX_DETAIL_CHARS]))

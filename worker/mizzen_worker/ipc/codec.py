@@ -11,6 +11,7 @@ import msgspec
 from mizzen_worker.contracts.cache_events import FromCache, ReplayRequest
 from mizzen_worker.contracts.errors import WireError
 from mizzen_worker.contracts.messages import ToTokenizer, ToWorker
+from mizzen_worker.contracts.rank_messages import ToFollower, ToLeader
 from mizzen_worker.contracts.text_messages import FromDetokenizer, ToDetokenizer
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -20,6 +21,9 @@ MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 """The names of fourteen million pages."""
 
 Message = TypeVar("Message")
+
+MAX_STEP_BYTES = 1024 * 1024 * 1024
+"""A few hundred requests that enter at once, each with a history of a million tokens."""
 
 
 class Codec(Generic[Message]):
@@ -85,3 +89,13 @@ def from_cache_codec() -> Codec[FromCache]:
 def cache_question_codec() -> Codec[ReplayRequest]:
     """Give a codec for what a worker is asked about its cached pages."""
     return Codec(ReplayRequest, name="cache question")
+
+
+def to_follower_codec() -> Codec[ToFollower]:
+    """Give a codec for what a group's leader tells the other ranks."""
+    return Codec(ToFollower, name="to follower", max_message_bytes=MAX_STEP_BYTES)
+
+
+def to_leader_codec() -> Codec[ToLeader]:
+    """Give a codec for what ranks tell the leader of their group."""
+    return Codec(ToLeader, name="to leader")

@@ -69,6 +69,20 @@ def read_client_keys(folder: Path) -> ClientKeys:
     )
 
 
+def read_rank_keys(folder: Path) -> tuple[ServerKeys, ClientKeys]:
+    """Give the keys of ranks among themselves; raises ``ConfigError`` naming the file.
+
+    Only the pods of one worker role have its server key, so that pair proves a rank to a rank: the
+    leader lets in who has the very same, and no tokenizer.
+    """
+    public_file = folder / CURVE_SERVER_PUBLIC
+    secret, public = read_keys(folder / CURVE_SERVER_SECRET)[0], read_keys(public_file)[0]
+    return (
+        ServerKeys(secret=secret, public=public, allowed_file=public_file),
+        ClientKeys(secret=secret, public=public, server_public=public),
+    )
+
+
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """Read the keys of one file, never showing them; raises ``ConfigError``."""
     try:

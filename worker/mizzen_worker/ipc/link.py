@@ -48,15 +48,15 @@ def is_loopback(host: str) -> bool:
 
 def check_address(address: str, *, flag: str, has_keys: bool, is_insecure_allowed: bool) -> None:
     """Refuse malformed addresses, and tcp that leaves the machine without CURVE keys."""
-    parts = urlsplit(address)
+    msg = f"{flag}: {address!r} is no address; write tcp://HOST:PORT or ipc:///PATH"
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(msg) from error
     if parts.scheme == "ipc" and (parts.path or parts.netloc):
         return
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
     if parts.scheme != "tcp" or not parts.hostname or port is None:
-        msg = f"{flag}: {address!r} is no address; write tcp://HOST:PORT or ipc:///PATH"
         raise ConfigError(msg)
     if has_keys or is_insecure_allowed or is_loopback(parts.hostname):
         return

@@ -44,6 +44,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     metrics: tuple[Sample, ...] = ()
 
 
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """From a thread of a child that is tied to others: it is not frozen, whatever its loop does.
+
+    Once a child has said so, it says so again and again.
+    """
+
+
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     """To a child: take no new work; end what is there, then exit with 0."""
 
@@ -53,11 +60,11 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
 
 Wish = Drain | Control
 """What a launcher asks of a child."""
-FromChild = Report | Reply
+FromChild = Report | Reply | Alive
 
 
 class ParentLink:
-    """A child's end. ``report`` and ``reply`` may be called by any thread, the rest by one."""
+    """A child's end. One thread calls it, but ``report``, ``reply`` and ``live``: any."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
@@ -76,6 +83,10 @@ class ParentLink:
     def reply(self, reply: Reply) -> None:
         """Answer a ``Control``; dropped when the launcher does not read."""
         self._send(reply)
+
+    def live(self) -> None:
+        """Show life; dropped when the launcher does not read."""
+        self._send(Alive())
 
     def _send(self, message: FromChild) -> None:
         try:

@@ -23,9 +23,10 @@ class Pulse:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for a beat that is under way."""
+        """End, and wait for a beat that is under way; there is none where it never began."""
         self._stopped.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):

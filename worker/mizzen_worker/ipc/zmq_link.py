@@ -27,7 +27,7 @@ _MAX_TAKEN = 1024
 """Messages held in Python before ZMQ's own queue is left to fill."""
 _LEAST_SOCKETS = 1023
 _ENDED = "the connection ended"
-_FAILURE_TO_REASON = {
+FAILURE_TO_REASON = {
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "the peer does not know this client's CURVE key",
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "the peer's CURVE key or protocol differs",
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "the handshake failed",
@@ -36,7 +36,7 @@ _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED,
     zmq.EVENT_DISCONNECTED,
     zmq.EVENT_CONNECT_RETRIED,
-    *_FAILURE_TO_REASON,
+    *FAILURE_TO_REASON,
 )
 
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
@@ -168,7 +168,7 @@ class ZmqLink:
                 self._retry_s = min(2 * self._retry_s, self._max_retry_s)
             case _:
                 self._has_ended = True
-                self._lose(_FAILURE_TO_REASON[event])
+                self._lose(FAILURE_TO_REASON[event])
 
     def _retry(self) -> None:
         """Connect in place of ZMQ; nothing is queued, since there was no handshake."""

@@ -46,3 +46,19 @@ class NativeProgram:
     def run(self, step: Words) -> None:
         """Run one step; releases the interpreter's lock. Raises ``MemoryError``."""
         _native.run_program(self._program, step)
+
+    def start(self, step: Words) -> None:
+        """Begin a step that ``run_operations`` runs in parts. Raises ``MemoryError``."""
+        _native.start_program(self._program, step)
+
+    def run_operations(self, first: int, after: int) -> None:
+        """Run operations [first, after); ranges follow each other. See ``run``."""
+        _native.run_operations(self._program, first, after)
+
+    def rows(self, buffer: int, num_rows: int) -> npt.NDArray[np.float32]:
+        """The first rows of a buffer, flat: each as wide as the buffer's, up to a multiple of 16.
+
+        A view, valid until the next ``start``.
+        """
+        view = _native.program_rows(self._program, buffer, num_rows)
+        return np.frombuffer(view, dtype=np.float32)

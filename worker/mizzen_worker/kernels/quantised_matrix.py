@@ -46,6 +46,20 @@ class QuantisedMatrix:
             code_bits=self.code_bits,
         )
 
+    def take_columns(self, first: int, after: int) -> "QuantisedMatrix":
+        """A new matrix of these columns; raises ``ValueError`` where they cut a block."""
+        if first % self.block_size or after % self.block_size:
+            message = f"columns {first} to {after} cut a block of {self.block_size}"
+            raise ValueError(message)
+        blocks = slice(first // self.block_size, after // self.block_size)
+        return QuantisedMatrix(
+            codes=self.codes[:, first:after],
+            scales=self.scales[:, blocks],
+            minimums=None if self.minimums is None else self.minimums[:, blocks],
+            block_size=self.block_size,
+            code_bits=self.code_bits,
+        )
+
     def dequantise(self) -> npt.NDArray[np.float32]:
         """The weights, [rows, columns] float32; the meaning of this type."""
         rows, columns = self.shape

@@ -1,8 +1,9 @@
 """Owns the recording of a model's operations as one native program, and the running of it.
 
 The CPU's counterpart of a captured graph: the model's forward is called once with a recorder, and
-every step afterwards is a single native call for any number of tokens. Holds the packed weights
-and everything else that the program points to. Needs a head size that is a multiple of 16.
+every step afterwards is a single native call for any number of tokens (with ranks that share the
+model, one between each two of their sums). Holds the packed weights and everything else that the
+program points to. Needs a head size that is a multiple of 16.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from mizzen_worker.kernels.native_library import NativeProgram, Words
 from mizzen_worker.kernels.packing import LANES, Bytes, pack_dense, pack_quantised
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
 from mizzen_worker.layers.operations import Experts, HeadNorms, StoredMatrix
+from mizzen_worker.layers.ranks import Ranks
 from mizzen_worker.layers.stored_matrix import as_tensor
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
@@ -148,12 +150,26 @@ class NativeSettings:
     eps: float
 
 
-class NativeRecorder:
-    """An ``Operations`` that writes down what is asked of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSum:
+    """Rows that ranks add up, behind so many operations."""
 
-    def __init__(self, pool: DevicePool, num_heads: int) -> None:
+    num_operations: int
+    value: NativeValue
+
+
+class NativeRecorder:
+    """An ``Operations`` that writes down what is asked of it.
+
+    ``sums``, in order: the embedding's rows, then those of every projection into the residual.
+    One rank has the residual in its summand (``has_residual``), the others only their projection.
+    """
+
+    def __init__(self, pool: DevicePool, num_heads: int, *, has_residual: bool = True) -> None:
         self._pool = pool
         self._num_heads = num_heads
+        self._has_residual = has_residual
+        self.sums: list[RankSum] = []
         self._buffer_by_role: dict[str, int] = {}
         self.widths: list[int] = []
         self.weights: list[NativeWeight] = []
@@ -163,7 +179,7 @@ class NativeRecorder:
         """See ``Operations``."""
         hidden = self._buffer("hidden", embedding.words[2])
         self._record(_Opcode.EMBED, self._weight(embedding), hidden)
-        return NativeValue(buffer=hidden, prologue=Prologue.PLAIN, is_sampled=False)
+        return self._summed(NativeValue(buffer=hidden, prologue=Prologue.PLAIN, is_sampled=False))
 
     def norm_qkv_rotary_store(
         self, hidden: NativeValue, qkv: NativeWeight, layer: int
@@ -195,9 +211,9 @@ class NativeRecorder:
     def linear_add(
         self, value: NativeValue, weight: NativeWeight, residual: NativeValue
     ) -> NativeValue:
-        """See ``Operations``; adds in place."""
-        self._linear(value, weight, residual.buffer, is_added=True)
-        return residual
+        """See ``Operations``; in place of the residual."""
+        self._linear(value, weight, residual.buffer, is_added=self._has_residual)
+        return self._summed(residual)
 
     def norm_gate_up_silu(self, hidden: NativeValue, gate_up: NativeWeight) -> NativeValue:
         """See ``Operations``; the product is formed by the linear layer that reads it."""
@@ -226,6 +242,10 @@ class NativeRecorder:
         """See ``Operations``; goes to the step's own logits."""
         self._linear(hidden, head, _LOGITS, norm=norm)
         return NativeValue(buffer=_LOGITS, prologue=Prologue.PLAIN, is_sampled=True)
+
+    def _summed(self, value: NativeValue) -> NativeValue:
+        self.sums.append(RankSum(num_operations=len(self.operations), value=value))
+        return value
 
     def _linear(
         self,
@@ -278,35 +298,18 @@ class NativeStepProgram:
     """A recorded forward, ready to run."""
 
     def __init__(
-        self, recorder: NativeRecorder, pool: DevicePool, settings: NativeSettings
+        self,
+        recorder: NativeRecorder,
+        pool: DevicePool,
+        settings: NativeSettings,
+        ranks: Ranks | None = None,
     ) -> None:
-        self._kept_alive = (recorder, pool, settings)
-        shape = pool.shape
+        """``ranks`` None: one rank has everything."""
+        self._kept_alive = (pool, settings)
+        self._recorder = recorder
+        self._ranks = ranks
         self._num_logits = recorder.weights[recorder.operations[-1][4]].num_outputs
-        is_bfloat16 = int(pool.keys(0).dtype == torch.bfloat16)
-        numbers = (settings.num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size)
-        eps_bits = int(np.float64(settings.eps).view(np.int64))
-        records = (
-            _words([(*numbers, is_bfloat16, settings.table.data_ptr(), eps_bits)]),
-            _words(
-                [
-                    (pool.keys(layer).data_ptr(), pool.values(layer).data_ptr())
-                    for layer in range(shape.num_layers)
-                ]
-            ),
-            _words(
-                [
-                    (
-                        int(weight.data.ctypes.data),
-                        *(weight.words or (1, 0, 0, 0, 1, 0, 0, 0)),
-                        0 if weight.bias is None else int(weight.bias.ctypes.data),
-                    )
-                    for weight in recorder.weights
-                ]
-            ),
-            _words([recorder.widths]),
-            _words(recorder.operations),
-        )
+        records = (_settings_words(pool, settings), *_recorded_words(recorder, pool))
         self._program = NativeProgram(settings.instruction_set, settings.num_threads, records)
 
     def run(self, batch: ForwardBatch) -> torch.Tensor:
@@ -314,20 +317,77 @@ class NativeStepProgram:
         num_sampled = len(batch.sampled_tokens)
         padded = -(-self._num_logits // LANES) * LANES
         logits = torch.empty(num_sampled, padded, dtype=torch.float32)
-        step = (
-            batch.token_ids.data_ptr(),
-            batch.positions.data_ptr(),
-            batch.kv_locations.data_ptr(),
-            batch.page_table.data_ptr(),
-            batch.page_table.shape[1],
-            batch.row_slots.data_ptr(),
-            batch.sampled_tokens.data_ptr(),
-            int(batch.row_starts.ctypes.data),
-            int(batch.row_lengths.ctypes.data),
-            batch.num_tokens,
-            batch.num_rows,
-            num_sampled,
-            logits.data_ptr(),
+        if self._ranks is None:
+            self._program.run(_step_words(batch, batch.token_ids, logits))
+            return logits[:, : self._num_logits]
+        own_ids = self._ranks.own_ids(batch.token_ids)
+        self._program.start(_step_words(batch, own_ids, logits))
+        self._run_with(self._ranks, batch)
+        return self._ranks.whole_logits(logits[:, : self._num_logits])
+
+    def _run_with(self, ranks: Ranks, batch: ForwardBatch) -> None:
+        """Run a step that was started, adding up over ranks between its operations."""
+        num_done = 0
+        for index, summed in enumerate(self._recorder.sums):
+            self._program.run_operations(num_done, summed.num_operations)
+            num_done = summed.num_operations
+            value = summed.value
+            num_rows = len(batch.sampled_tokens) if value.is_sampled else batch.num_tokens
+            if not num_rows:
+                continue
+            rows = torch.from_numpy(self._program.rows(value.buffer, num_rows)).view(num_rows, -1)
+            if index == 0:
+                ranks.sum_embedded(rows, batch.token_ids)
+            else:
+                ranks.sum(rows)
+        self._program.run_operations(num_done, len(self._recorder.operations))
+
+
+def _settings_words(pool: DevicePool, settings: NativeSettings) -> Words:
+    shape = pool.shape
+    is_bfloat16 = int(pool.keys(0).dtype == torch.bfloat16)
+    numbers = (settings.num_heads, shape.num_kv_heads, shape.head_dim, shape.page_size)
+    eps_bits = int(np.float64(settings.eps).view(np.int64))
+    return _words([(*numbers, is_bfloat16, settings.table.data_ptr(), eps_bits)])
+
+
+def _recorded_words(recorder: NativeRecorder, pool: DevicePool) -> tuple[Words, ...]:
+    """Layers, weights, buffer widths, operations."""
+    layers = [
+        (pool.keys(layer).data_ptr(), pool.values(layer).data_ptr())
+        for layer in range(pool.shape.num_layers)
+    ]
+    weights = [
+        (
+            int(weight.data.ctypes.data),
+            *(weight.words or (1, 0, 0, 0, 1, 0, 0, 0)),
+            0 if weight.bias is None else int(weight.bias.ctypes.data),
         )
-        self._program.run(np.array(step, dtype=np.int64))
-        return logits[:, : self._num_logits]
+        for weight in recorder.weights
+    ]
+    return (
+        _words(layers),
+        _words(weights),
+        _words([recorder.widths]),
+        _words(recorder.operations),
+    )
+
+
+def _step_words(batch: ForwardBatch, token_ids: torch.Tensor, logits: torch.Tensor) -> Words:
+    """See ``Step`` in program.h; its tensors must outlive the step."""
+    step = (
+        token_ids.data_ptr(),
+        batch.positions.data_ptr(),
+        batch.kv_locations.data_ptr(),
+        batch.page_table.data_ptr(),
+        batch.page_table.shape[1],
+        batch.row_slots.data_ptr(),
+        batch.sampled_tokens.data_ptr(),
+        int(batch.row_starts.ctypes.data),
+        int(batch.row_lengths.ctypes.data),
+        batch.num_tokens,
+        batch.num_rows,
+        len(batch.sampled_tokens),
+        logits.data_ptr(),
+    )
+    return np.array(step, dtype=np.int64)

@@ -14,6 +14,7 @@ from mizzen_worker.kernels.reference.rms_norm import rms_norm
 from mizzen_worker.kernels.reference.rotary import rotate
 from mizzen_worker.layers.expert_stack import stack_experts
 from mizzen_worker.layers.operations import AttendFunction, Experts, HeadNorms, StoredMatrix
+from mizzen_worker.layers.ranks import LONE_RANK, Ranks
 from mizzen_worker.layers.stored_matrix import as_tensor
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
@@ -92,7 +93,9 @@ class TorchOperations:
         attend: AttendFunction,
         table: torch.Tensor,
         eps: float,
+        ranks: Ranks = LONE_RANK,
     ) -> None:
+        self._ranks = ranks
         self._batch = batch
         self._pool = pool
         self._attend = attend
@@ -101,7 +104,10 @@ class TorchOperations:
 
     def embed(self, embedding: TorchWeight) -> torch.Tensor:
         """See ``Operations``."""
-        return F.embedding(self._batch.token_ids, embedding.values)
+        token_ids = self._batch.token_ids
+        embedded = F.embedding(self._ranks.own_ids(token_ids), embedding.values)
+        self._ranks.sum_embedded(embedded, token_ids)
+        return embedded
 
     def norm_qkv_rotary_store(
         self, hidden: torch.Tensor, qkv: TorchWeight, layer: int
@@ -130,7 +136,9 @@ class TorchOperations:
         self, value: torch.Tensor, weight: TorchWeight, residual: torch.Tensor
     ) -> torch.Tensor:
         """See ``Operations``."""
-        return residual + F.linear(value, weight.values, weight.bias)
+        projected = F.linear(value, weight.values, weight.bias)
+        self._ranks.sum(projected)
+        return residual + projected
 
     def norm_gate_up_silu(self, hidden: torch.Tensor, gate_up: TorchWeight) -> torch.Tensor:
         """See ``Operations``."""
@@ -146,7 +154,9 @@ class TorchOperations:
             logits, routing.num_chosen, is_normalised=routing.is_normalised
         )
         gate_up, down = experts.gate_up.values, experts.down.values
-        return hidden + mix_experts(normed, gate_up, down, chosen, weights)
+        mixed = mix_experts(normed, gate_up, down, chosen, weights)
+        self._ranks.sum(mixed)
+        return hidden + mixed
 
     def select_sampled(self, value: torch.Tensor) -> torch.Tensor:
         """See ``Operations``."""
@@ -155,7 +165,7 @@ class TorchOperations:
     def norm_head(self, hidden: torch.Tensor, norm: TorchWeight, head: TorchWeight) -> torch.Tensor:
         """See ``Operations``."""
         normed = rms_norm(hidden, norm.values, self._eps)
-        return F.linear(normed, head.values, head.bias).float()
+        return self._ranks.whole_logits(F.linear(normed, head.values, head.bias).float())
 
     def _norm_linear(self, hidden: torch.Tensor, weight: TorchWeight) -> torch.Tensor:
         normed = rms_norm(hidden, _input_norm(weight), self._eps)

@@ -11,6 +11,7 @@ import torch
 from mizzen_worker.contracts.batch import Runner, RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
+from mizzen_worker.layers.collective import Collective
 from mizzen_worker.layers.native_operations import (
     NativeRecorder,
     NativeSettings,
@@ -32,6 +33,7 @@ from mizzen_worker.model_executor.runner_parts import (
     load_torch,
     pool_shape,
 )
+from mizzen_worker.model_executor.shard import Shard, own_facts, read_model, shard_of
 from mizzen_worker.model_executor.stored_types import (
     Computing,
     kv_dtype,
@@ -44,7 +46,6 @@ from mizzen_worker.model_executor.weights.checkpoint import (
 )
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
-from mizzen_worker.models.registry import build_model
 
 logger = logging.getLogger(__name__)
 
@@ -112,17 +113,20 @@ def _reason_for_torch(options: RunnerOptions, facts: ModelFacts) -> str | None:
 
 
 def _load_native(
-    checkpoint: Checkpoint, settings: NativeSettings, progress: ProgressCallback
+    checkpoint: Checkpoint,
+    settings: NativeSettings,
+    progress: ProgressCallback,
+    shard: Shard | None,
 ) -> ForwardMaker:
-    """Packed weights and one native call per step."""
-    weights = checkpoint.open_weights(progress)
-    model = build_model(checkpoint.facts, weights.source, NativeWeightPreparer())
-    weights.finish()
+    """Packed weights, and one native call per step or between two sums over ranks."""
+    model = read_model(checkpoint, NativeWeightPreparer(), progress, shard)
+    ranks = None if shard is None else shard.ranks
 
     def make(pool: DevicePool) -> Forward:
-        recorder = NativeRecorder(pool, settings.num_heads)
+        has_residual = ranks is None or ranks.is_leader
+        recorder = NativeRecorder(pool, settings.num_heads, has_residual=has_residual)
         model.forward(recorder)
-        return NativeStepProgram(recorder, pool, settings)
+        return NativeStepProgram(recorder, pool, settings, ranks)
 
     return make
 
@@ -133,30 +137,36 @@ def _load(
     device: torch.device,
     context_length: int,
     progress: ProgressCallback,
+    shard: Shard | None,
 ) -> ForwardMaker:
     """Weights for the native kernels where these fit, else for eager torch."""
     instruction_set = _instruction_set(options, checkpoint.facts)
     if instruction_set is None:
-        return load_torch(options, checkpoint, device, context_length, progress)
+        return load_torch(options, checkpoint, device, context_length, progress, shard)
     num_threads = torch.get_num_threads()
     # What is left to torch is small (sampling), and its pool spins on the cores of the crew.
     torch.set_num_threads(1)
     settings = NativeSettings(
         instruction_set=instruction_set,
         num_threads=num_threads,
-        num_heads=checkpoint.facts.shape.num_heads,
+        num_heads=own_facts(checkpoint.facts, shard).shape.num_heads,
         table=rotary_table(checkpoint.facts.rotary, context_length),
         eps=checkpoint.facts.rms_norm_eps,
     )
-    return _load_native(checkpoint, settings, progress)
+    return _load_native(checkpoint, settings, progress, shard)
 
 
 def load_runner(
-    options: RunnerOptions, progress: ProgressCallback, enter: PhaseCallback = ignore_phase
+    options: RunnerOptions,
+    progress: ProgressCallback,
+    enter: PhaseCallback = ignore_phase,
+    collective: Collective | None = None,
 ) -> LoadedModel:
     """Read the model and build its runner; raises ``ModelLoadError`` or ``ConfigError``.
 
-    ``enter`` and ``progress`` are called from this thread: kernels, bytes of weights, graphs.
+    ``enter`` and ``progress`` are called from this thread: kernels, bytes of weights, graphs. With
+    a ``collective`` the runner has this rank's part of the model; all ranks load with equal
+    options, none waits for another, and from then on they launch the same steps in the same order.
     """
     device = device_of(options)
     if options.num_threads > 0:
@@ -166,6 +176,7 @@ def load_runner(
         is_dummy=options.weight_format is WeightFormat.DUMMY,
         dummy_device=device,
     )
+    shard = shard_of(checkpoint.facts, collective, device)
     limits = _limits(options, checkpoint.facts, device)
     dtype = dtype_of(options, device)
     if device.type == "cuda":
@@ -178,8 +189,10 @@ def load_runner(
         kv = kv_dtype(options.kv_type, checkpoint.facts, computing)
         quantise_function(options.quantization, checkpoint.facts, computing)
         enter(LoadPhase.WEIGHTS)
-        make_forward = _load(options, checkpoint, device, limits.context_length, progress)
-        pool = build_pool(pool_shape(checkpoint.facts, limits), kv, device)
-        runner = ModelRunner(make_forward(pool), limits, device)
+        make_forward = _load(options, checkpoint, device, limits.context_length, progress, shard)
+        pool = build_pool(pool_shape(own_facts(checkpoint.facts, shard), limits), kv, device)
+        runner = ModelRunner(
+            make_forward(pool), limits, device, collective=None if shard is None else collective
+        )
     facts = with_stored_types(checkpoint.facts, kv, dtype, options.quantization)
     return LoadedModel(runner=runner, facts=facts)

@@ -5,6 +5,7 @@ from typing import Protocol
 import torch
 
 from mizzen_worker.attention.base import AttentionBackend
+from mizzen_worker.layers.ranks import LONE_RANK, Ranks
 from mizzen_worker.layers.torch_operations import TorchOperations, TorchWeight
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.memory.forward_batch import ForwardBatch
@@ -32,7 +33,9 @@ class EagerForward:
         attention: AttentionBackend,
         table: torch.Tensor,
         eps: float,
+        ranks: Ranks = LONE_RANK,
     ) -> None:
+        self._ranks = ranks
         self._model = model
         self._pool = pool
         self._attention = attention
@@ -42,5 +45,5 @@ class EagerForward:
     def run(self, batch: ForwardBatch) -> torch.Tensor:
         """See ``Forward``."""
         attend = self._attention.begin(batch).attend
-        ops = TorchOperations(batch, self._pool, attend, self._table, self._eps)
+        ops = TorchOperations(batch, self._pool, attend, self._table, self._eps, self._ranks)
         return self._model.forward(ops)

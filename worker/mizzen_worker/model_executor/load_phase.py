@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 class LoadPhase(enum.Enum):
     """One stretch of loading, in this order; the value is shown."""
 
+    RANKS = "waiting for ranks"
     KERNELS = "compiling kernels"
     WEIGHTS = "loading weights"
     MEMORY = "measuring memory"

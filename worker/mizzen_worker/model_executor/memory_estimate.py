@@ -29,13 +29,15 @@ _LOGIT_COPIES = 4
 class EngineSizes:
     """What the largest step follows from; ``value_bytes`` of the compute type.
 
-    ``is_packed``: matrices of layers are FP8.
+    ``is_packed``: matrices of layers are FP8. Beside ``own_facts`` of a rank, ``vocab_size`` is the
+    whole one: every rank has all logits. None: of the facts.
     """
 
     max_chunk_tokens: int
     max_rows: int
     value_bytes: int = 2
     is_packed: bool = False
+    vocab_size: int | None = None
 
 
 def model_kv_token_bytes(facts: ModelFacts, *, value_bytes: int) -> int:
@@ -91,4 +93,5 @@ def _step_bytes(facts: ModelFacts, num_tokens: int, sizes: EngineSizes) -> int:
         mlp = max(mlp, chosen * (shape.experts.intermediate_size + shape.hidden_size))
     widest = max(2 * queries + 2 * keys, mlp)
     rows = num_tokens * (_HIDDEN_COPIES * shape.hidden_size + widest) * sizes.value_bytes
-    return rows + _LOGIT_COPIES * 4 * sizes.max_rows * shape.vocab_size
+    vocab_size = sizes.vocab_size or shape.vocab_size
+    return rows + _LOGIT_COPIES * 4 * sizes.max_rows * vocab_size

@@ -14,6 +14,7 @@ import torch
 from mizzen_worker.contracts.batch import Int64Array, PendingStep, RunnerLimits, ScheduleBatch
 from mizzen_worker.contracts.errors import DeviceError
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
+from mizzen_worker.layers.collective import Collective
 from mizzen_worker.model_executor.batch_check import require_sound
 from mizzen_worker.model_executor.captured_steps import CapturedSteps, MakeCapturedSteps
 from mizzen_worker.model_executor.device_link import (
@@ -35,7 +36,8 @@ from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_passes import ModelPass, plan_passes
 from mizzen_worker.model_executor.tail import Tail
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
-from mizzen_worker.sampler.sampler import sample
+from mizzen_worker.sampler.sampler import Sampled, sample
+from mizzen_worker.sampler.sampling_batch import SamplingBatch
 from mizzen_worker.sampler.scores import Scores, join_scores, score
 
 _MAX_SCORED_POSITIONS = 256
@@ -72,11 +74,16 @@ class ModelRunner:
         device: torch.device,
         link: DeviceLink | None = None,
         make_captured: MakeCapturedSteps | None = None,
+        collective: Collective | None = None,
     ) -> None:
         """``link`` None takes the one that fits the device.
 
-        With ``make_captured``, steps run as captured ones, once ``warm_up`` has been called.
+        With ``make_captured``, steps run as captured ones, once ``warm_up`` has been called. With a
+        ``collective``, its rank 0 chooses tokens and scores them; other ranks' results have no
+        scores.
         """
+        self._collective = collective
+        self._is_leader = collective is None or collective.rank == 0
         self._forward = forward
         self._limits = limits
         self._device = device
@@ -225,7 +232,7 @@ class ModelRunner:
                 continue
             logits = self._logits(inputs, passes, staged)
             targets = staged.longs.get(inputs.prefix + "targets")
-            if targets is not None:
+            if targets is not None and self._is_leader:
                 scores.append(score(logits[inputs.num_sampled :], targets, sampling.num_top))
             own = logits[: inputs.num_sampled]
             # A forward's result is valid until its next call only.
@@ -261,11 +268,22 @@ class ModelRunner:
         raw = asked = staged.longs.get("asked")
         if asked is not None:
             raw = logits[asked] if batch.is_adjusted or len(asked) < len(logits) else logits
-        sampled = sample(logits, batch, self._instruction_set)
+        sampled = self._choose(logits, batch)
         scores: list[Scores] = []
-        if raw is not None and asked is not None:
+        if raw is not None and asked is not None and self._is_leader:
             scores.append(score(raw, sampled.tokens[asked], sampling.num_top))
         return self._slots.record(staged, sampled), scores
+
+    def _choose(self, logits: torch.Tensor, batch: SamplingBatch) -> Sampled:
+        """On rank 0; what it chose becomes every rank's next input."""
+        if self._collective is None:
+            return sample(logits, batch, self._instruction_set)
+        choice = torch.empty(2, len(logits), dtype=torch.int64)
+        if self._is_leader:
+            sampled = sample(logits, batch, self._instruction_set)
+            choice[0], choice[1] = sampled.tokens, sampled.is_valid
+        self._collective.copy_from_leader(choice)
+        return Sampled(tokens=choice[0], is_valid=choice[1].bool())
 
 
 def _outputs(outcome: torch.Tensor, scores: list[Scores]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import torch
 from mizzen_worker.attention.torch_native import TorchNativeAttention
 from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.errors import ConfigError, ModelLoadError
+from mizzen_worker.layers.ranks import LONE_RANK
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.layers.torch_operations import TorchWeightPreparer
 from mizzen_worker.memory.device_pool import DevicePool, KvScale, PoolShape
@@ -15,12 +16,12 @@ from mizzen_worker.model_executor.forward import EagerForward, Forward
 from mizzen_worker.model_executor.gpu_start import ForwardMaker
 from mizzen_worker.model_executor.one_token_forward import OneTokenForward
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
+from mizzen_worker.model_executor.shard import Shard, read_model
 from mizzen_worker.model_executor.weights.checkpoint import (
     Checkpoint,
 )
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
-from mizzen_worker.models.registry import build_model
 
 _DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
@@ -59,17 +60,18 @@ def load_torch(
     device: torch.device,
     context_length: int,
     progress: ProgressCallback,
+    shard: Shard | None = None,
 ) -> ForwardMaker:
     """Dense weights and one torch call after the other."""
     facts = checkpoint.facts
-    weights = checkpoint.open_weights(progress)
     prepare = TorchWeightPreparer(dtype_of(options, device), device)
-    model = build_model(facts, weights.source, prepare)
-    weights.finish()
+    model = read_model(checkpoint, prepare, progress, shard)
+    ranks = LONE_RANK if shard is None else shard.ranks
     table = rotary_table(facts.rotary, context_length).to(device)
 
     def make(pool: DevicePool) -> Forward:
-        eager = EagerForward(model, pool, TorchNativeAttention(pool), table, facts.rms_norm_eps)
+        attention, eps = TorchNativeAttention(pool), facts.rms_norm_eps
+        eager = EagerForward(model, pool, attention, table, eps, ranks)
         return OneTokenForward(eager) if options.is_deterministic else eager
 
     return make

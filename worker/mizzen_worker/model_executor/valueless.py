@@ -11,6 +11,7 @@ from mizzen_worker.contracts.batch import Int32Array
 from mizzen_worker.kernels.fp8_matrix import FP8, GROUP, Fp8Matrix
 from mizzen_worker.model_executor.device_link import HostLink, PendingDownload
 from mizzen_worker.model_executor.graphs import Graph, Work
+from mizzen_worker.models.weight_source import WHOLE, Part
 
 VALUELESS = torch.device("meta")
 
@@ -29,19 +30,23 @@ class ValuelessLink:
 
 
 class ValuelessSource:
-    """Implements ``WeightSource`` for a model of which only the sizes matter."""
+    """Implements ``PartialWeightSource`` for a model of which only the sizes matter."""
 
     def __init__(self, fp8_scales: str | None = None) -> None:
         """``fp8_scales`` as of ``ModelFacts``."""
         self._fp8_scales = fp8_scales
 
-    def vector(self, name: str, length: int) -> torch.Tensor:
-        """See ``WeightSource``."""
+    def vector(self, name: str, length: int, part: range | None = None) -> torch.Tensor:
+        """See ``PartialWeightSource``."""
         del name
-        return torch.empty(length, device=VALUELESS)
+        return torch.empty(length if part is None else len(part), device=VALUELESS)
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | Fp8Matrix:
-        """See ``WeightSource``."""
+    def matrix(
+        self, name: str, rows: int, columns: int, part: Part = WHOLE
+    ) -> torch.Tensor | Fp8Matrix:
+        """See ``PartialWeightSource``."""
+        rows = rows if part.rows is None else len(part.rows)
+        columns = columns if part.columns is None else len(part.columns)
         if self._fp8_scales is not None and name.endswith("_proj.weight"):
             groups = columns // GROUP if self._fp8_scales == "blocks" else 1
             return Fp8Matrix(

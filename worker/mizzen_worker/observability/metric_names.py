@@ -75,6 +75,14 @@ def _launcher(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric
     return Metric(name=name, kind=kind, meaning=meaning, process="launcher", labels=labels)
 
 
+def _fetch(name: str, kind: MetricKind, meaning: str, *labels: str) -> Metric:
+    return Metric(name=name, kind=kind, meaning=meaning, process="fetch", labels=labels)
+
+
+def _group(name: str, merge: Merge, meaning: str) -> Metric:
+    return Metric(name=name, kind=MetricKind.GAUGE, meaning=meaning, process="group", merge=merge)
+
+
 HTTP_REQUESTS = _front(
     "mizzen_http_requests_total", MetricKind.COUNTER, "HTTP answers sent.", "route", "status"
 )
@@ -211,6 +219,20 @@ ROUTED_REQUESTS = _controller(
 TOKENIZERS_ATTACHED = _controller(
     "mizzen_tokenizers_attached", MetricKind.GAUGE, "Tokenizer processes that are connected."
 )
+GROUP_SIZE = _group(
+    "mizzen_rank_group_ranks", Merge.MAX, "Tensor-parallel ranks that a whole group has."
+)
+GROUP_JOINED = _group(
+    "mizzen_rank_group_joined_ranks",
+    Merge.MIN,
+    "Ranks of the group that a leader knows to be there, itself included.",
+)
+FOLLOWED_STEPS = Metric(
+    name="mizzen_follower_steps_total",
+    kind=MetricKind.COUNTER,
+    meaning="Steps that ranks of this pod replayed for their leader.",
+    process="follower",
+)
 PROCESS_UP = _launcher(
     "mizzen_process_up", MetricKind.GAUGE, "1 while a process of this pod runs.", "process"
 )
@@ -225,6 +247,23 @@ PROCESS_STUCK = _launcher(
     MetricKind.COUNTER,
     "Times a process was ended because its loop stood still.",
     "process",
+)
+WEIGHTS_PRESENT_BYTES = _fetch(
+    "mizzen_weights_present_bytes", MetricKind.GAUGE, "Bytes of the weights that are on disk."
+)
+WEIGHTS_TOTAL_BYTES = _fetch(
+    "mizzen_weights_total_bytes", MetricKind.GAUGE, "Bytes to fetch; 0 until they are listed."
+)
+WEIGHTS_RECEIVED_BYTES = _fetch(
+    "mizzen_weights_received_bytes_total",
+    MetricKind.COUNTER,
+    "Bytes of weights that came over the network.",
+)
+WEIGHTS_RETRIES = _fetch(
+    "mizzen_weights_retries_total",
+    MetricKind.COUNTER,
+    "Attempts that failed and were made again, by why: RateLimited, Unreachable, VerifyFailed.",
+    "reason",
 )
 
 METRICS: tuple[Metric, ...] = (
@@ -263,9 +302,16 @@ METRICS: tuple[Metric, ...] = (
     STEP_PLANNING_TIME,
     STEP_LAUNCH_TIME,
     STEP_SETTLE_TIME,
+    GROUP_SIZE,
+    GROUP_JOINED,
+    FOLLOWED_STEPS,
     ROUTED_REQUESTS,
     TOKENIZERS_ATTACHED,
     PROCESS_UP,
     PROCESS_RESTARTS,
     PROCESS_STUCK,
+    WEIGHTS_PRESENT_BYTES,
+    WEIGHTS_TOTAL_BYTES,
+    WEIGHTS_RECEIVED_BYTES,
+    WEIGHTS_RETRIES,
 )

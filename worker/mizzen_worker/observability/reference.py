@@ -10,8 +10,11 @@ from mizzen_worker.observability.metric_names import METRICS
 _PROCESS_TO_TITLE = {
     "front": "Front process (public port `/metrics`, and the admin port)",
     "rank": "Worker rank (admin port `/metrics`)",
+    "group": "Leader of a tensor-parallel group (admin port `/metrics`)",
+    "follower": "Another rank of a tensor-parallel group (admin port `/metrics`)",
     "controller": "Controller of a worker with several ranks (admin port `/metrics`)",
     "launcher": "Launcher (admin port `/metrics`)",
+    "fetch": "`mizzen fetch-weights` (port of `--metrics-port`)",
 }
 
 

@@ -3,14 +3,50 @@
 import os
 from pathlib import Path
 
+from mizzen_worker import __version__
 from mizzen_worker.config.env import default_compile_cache, process_environment
 from mizzen_worker.config.groups import EngineOptions
+from mizzen_worker.config.options import OPTIONS
+from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
+from mizzen_worker.model_executor.runner_parts import device_of
+from mizzen_worker.model_executor.shard import plan_of
 from mizzen_worker.model_executor.stored_types import KvType, Quantization
+from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
+from mizzen_worker.rank_group.place import RankPlace
+
+_OWN_FIELDS = frozenset({"threads", "compile_cache", "cache_events"})
+"""Options in which ranks of one group may differ."""
 
 
-def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
-    """What the factory needs to load a model."""
+def agreed_options(
+    engine: EngineOptions, options: RunnerOptions, place: RankPlace
+) -> dict[str, str]:
+    """What has to be the same on all ranks of a group, by flag.
+
+    Reads which model it is: raises ``ModelLoadError``, and ``ConfigError`` where the ranks cannot
+    share it, before any of them is waited for.
+    """
+    is_dummy = options.weight_format is WeightFormat.DUMMY
+    facts = open_checkpoint(options.model, is_dummy=is_dummy).facts
+    plan_of(facts, device_of(options), rank=place.rank, size=place.size)
+    return {
+        "release": __version__,
+        "model": facts.fingerprint,
+        # Plain torch exchanges rows of another type.
+        "native kernels": "yes" if INSTRUCTION_SETS else "no",
+        **{
+            option.flag: str(getattr(engine, option.field))
+            for option in OPTIONS
+            if option.group is EngineOptions and option.field not in _OWN_FIELDS
+        },
+    }
+
+
+def runner_options(
+    engine: EngineOptions, model: Path, *, num_local_ranks: int = 1
+) -> RunnerOptions:
+    """What the factory needs to load a model; ranks of one machine share its cores."""
     return RunnerOptions(
         model=model,
         kv_tokens=engine.kv_tokens,
@@ -23,8 +59,7 @@ def runner_options(engine: EngineOptions, model: Path) -> RunnerOptions:
         quantization=Quantization(engine.quantization),
         weight_format=WeightFormat(engine.load_format),
         is_deterministic=engine.deterministic,
-        num_threads=engine.threads
-        or max(1, len(os.sched_getaffinity(0)) // engine.data_parallel_size),
+        num_threads=engine.threads or max(1, len(os.sched_getaffinity(0)) // num_local_ranks),
         device=engine.device,
         max_chunk_tokens=engine.max_chunk_tokens,
         memory_fraction=engine.memory_fraction,

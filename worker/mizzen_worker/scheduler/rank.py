@@ -1,7 +1,7 @@
 """Owns the wiring of a rank: model, endpoint, loop, reports; owns no decision, nor the process.
 
-A ``DeviceError`` or ``InvariantError`` ends the process: the launcher starts it again or ends the
-pod.
+A ``DeviceError``, ``InvariantError`` or ``RankGroupError`` ends the process: the launcher starts it
+again or ends the pod.
 """
 
 import gc
@@ -10,9 +10,11 @@ import logging
 import os
 import secrets
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mizzen_worker.contracts.cache_eviction import CacheEviction
+from mizzen_worker.contracts.drain import DrainMode
 from mizzen_worker.contracts.ids import InstanceId
 from mizzen_worker.contracts.messages import WIRE_VERSION, Control, ModelIdentity
 from mizzen_worker.contracts.schedule_policy import SchedulePolicy
@@ -23,11 +25,16 @@ from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.pulse import Pulse
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import LoadedModel, load_runner
-from mizzen_worker.model_executor.load_phase import LoadPhase
 from mizzen_worker.observability.tracing import make_tracer
+from mizzen_worker.rank_group.membership import Leadership, lead_group, show_life
 from mizzen_worker.scheduler.cache_feed import CacheFeed
 from mizzen_worker.scheduler.control import DrainOrder
-from mizzen_worker.scheduler.engine_setup import is_overlapped, runner_options
+from mizzen_worker.scheduler.engine_setup import (
+    agreed_options,
+    is_overlapped,
+    runner_options,
+)
+from mizzen_worker.scheduler.load_progress import LoadProgress
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.rank_settings import RankSettings
 from mizzen_worker.scheduler.reporter import Reporter
@@ -47,9 +54,41 @@ def run_rank(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     """Load the model and serve until a drain is over; the process ends in here."""
     # What was imported is never garbage; collections while loading need not look at it.
     gc.freeze()
-    progress = _Progress(link)
-    options = runner_options(settings.engine, Path(settings.model))
-    loaded = load_runner(options, progress, progress.enter)
+    place = settings.place
+    progress = LoadProgress(link, group_size=1 if place is None else place.size)
+    options = runner_options(
+        settings.engine, Path(settings.model), num_local_ranks=settings.num_local_ranks
+    )
+    if place is None:
+        loaded = load_runner(options, progress, progress.enter)
+        _serve(settings, link, wishes, loaded, None)
+    else:
+        show_life(link, place)
+        group = lead_group(
+            place,
+            agreed_options(settings.engine, options, place),
+            curve_dir=None if settings.curve_dir is None else Path(settings.curve_dir),
+            parent=link,
+            on_wait=progress.wait,
+        )
+        try:
+            loaded = load_runner(options, progress, progress.enter, group.collective)
+            runner = group.lead(loaded.runner, progress.wait)
+            _serve(settings, link, wishes, replace(loaded, runner=runner), group)
+        except BaseException as error:
+            group.fail(str(error))
+            raise
+    # Native libraries take seconds to unload, and a drain's deadline is running.
+    os._exit(0)
+
+
+def _serve(
+    settings: RankSettings,
+    link: ParentLink,
+    wishes: Wishes,
+    loaded: LoadedModel,
+    group: Leadership | None,
+) -> None:
     keys = read_server_keys(Path(settings.curve_dir)) if settings.curve_dir is not None else None
     is_tcp = settings.listen.startswith("tcp://")
     endpoint = ZmqEndpoint(settings.listen, clock=time.monotonic, keys=keys if is_tcp else None)
@@ -68,39 +107,68 @@ def run_rank(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
     tracer = make_tracer(
         settings.trace, process="rank", clock=time.monotonic, wall_clock=_wall_clock
     )
-    reporter = Reporter(link, loop, clock=time.monotonic, tracer=tracer)
+    reporter = Reporter(
+        link,
+        loop,
+        clock=time.monotonic,
+        tracer=tracer,
+        more_metrics=tuple if group is None else group.metrics,
+    )
+    turns = _Turns(loop=loop, reporter=reporter, feed=feed, link=link, wishes=wishes, group=group)
     try:
-        _run_until_drained(loop, reporter, link, wishes, feed)
+        turns.run_until_drained()
     except BaseException:
         _give_all_back(loop, endpoint)
         raise
+    if group is not None:
+        group.part()
     _say_last_words(loop, endpoint)
     reporter.close(state="draining")
-    # Native libraries take seconds to unload, and a drain's deadline is running.
-    os._exit(0)
+    link.report(Report(state="drained", num_beats=0, detail=turns.why_drained))
 
 
-def _run_until_drained(
-    loop: SchedulerLoop,
-    reporter: Reporter,
-    link: ParentLink,
-    wishes: Wishes,
-    feed: CacheFeed | None,
-) -> None:
-    is_draining = False
-    while not (is_draining and loop.is_drained):
-        loop.run_once()
-        if feed is not None:
-            feed.turn()
-        reporter.turn(state="draining" if is_draining else "ready")
-        match wishes.take():
+@dataclass(slots=True, kw_only=True)
+class _Turns:
+    """Iterations of a rank's loop, and what is looked after between them."""
+
+    loop: SchedulerLoop
+    reporter: Reporter
+    feed: CacheFeed | None
+    link: ParentLink
+    wishes: Wishes
+    group: Leadership | None
+    why_drained: str = ""
+    """Empty where the launcher asked for it."""
+    _is_draining: bool = False
+
+    def run_until_drained(self) -> None:
+        """Serve; what ``run_once`` raises goes through, and ``RankGroupError``."""
+        while not (self._is_draining and self.loop.is_drained):
+            self.loop.run_once()
+            if self.feed is not None:
+                self.feed.turn()
+            self.reporter.turn(state="draining" if self._is_draining else "ready")
+            self._take_wish()
+            self._look_after_group()
+
+    def _take_wish(self) -> None:
+        match self.wishes.take():
             case Drain() as wish:
-                is_draining = True
-                loop.start_drain(_order_of(wish))
+                self._drain(wish.mode, wish.deadline_s)
             case Control() as control:
-                link.reply(loop.control(control))
+                self.link.reply(self.loop.control(control))
             case None:
                 pass
+
+    def _look_after_group(self) -> None:
+        wish = None if self.group is None else self.group.turn()
+        if wish is not None and not self._is_draining:
+            self.why_drained = f"rank {wish.rank} of its group had to drain"
+            self._drain(wish.mode, wish.deadline_s)
+
+    def _drain(self, mode: DrainMode, deadline_s: float) -> None:
+        self._is_draining = True
+        self.loop.start_drain(DrainOrder(mode=mode, deadline=time.monotonic() + deadline_s))
 
 
 def _cache_feed(
@@ -133,39 +201,6 @@ def _say_last_words(loop: SchedulerLoop, endpoint: ZmqEndpoint) -> None:
     logger.info("rank is drained")
 
 
-class _Progress:
-    """Reports the phases of loading and how far each one is."""
-
-    def __init__(self, link: ParentLink) -> None:
-        self._link = link
-        self._num_reports = 0
-        self._phase = ""
-        self._last_share = -1.0
-
-    def enter(self, phase: LoadPhase) -> None:
-        """Note that a phase begins."""
-        self._phase = phase.value
-        self._report(0.0)
-
-    def __call__(self, num_done: int, num_total: int) -> None:
-        """Note progress, at most once per percent."""
-        share = num_done / num_total if num_total else 1.0
-        if share - self._last_share >= 0.01 or share >= 1:
-            self._report(share)
-
-    def _report(self, share: float) -> None:
-        self._num_reports += 1
-        self._last_share = share
-        self._link.report(
-            Report(
-                state="loading",
-                num_beats=self._num_reports,
-                progress=share,
-                detail=self._phase,
-            )
-        )
-
-
 def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> SchedulerSettings:
     vocabulary = load_vocabulary(Path(settings.model), is_skipped=settings.skip_tokenizer)
     facts = loaded.facts
@@ -194,7 +229,3 @@ def _scheduler_settings(settings: RankSettings, loaded: LoadedModel) -> Schedule
 
 def _wall_clock() -> float:
     return time.time()  # noqa: TID251 - the edge where wall-clock time enters
-
-
-def _order_of(wish: Drain) -> DrainOrder:
-    return DrainOrder(mode=wish.mode, deadline=time.monotonic() + wish.deadline_s)

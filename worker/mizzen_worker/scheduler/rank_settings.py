@@ -8,6 +8,7 @@ from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.ipc.link import rank_events_address
 from mizzen_worker.observability.process_log import ProcessLog
 from mizzen_worker.observability.tracing import TraceSettings
+from mizzen_worker.rank_group.place import RankPlace
 
 
 class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,12 +24,28 @@ class RankSettings(msgspec.Struct, frozen=True, kw_only=True):
     """``threads`` 0 is this rank's share of the cores there are."""
     log: ProcessLog
     trace: TraceSettings | None
+    num_local_ranks: int = 1
+    """Ranks of this node, which share its cores."""
+    place: RankPlace | None = None
+    """None for a rank that is no group's."""
+
+
+class FollowerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration of a process that replays a leader's steps; fields as in the leader's."""
+
+    model: str
+    curve_dir: str | None
+    engine: EngineOptions
+    log: ProcessLog
+    num_local_ranks: int
+    place: RankPlace
 
 
 def rank_share(engine: EngineOptions, *, rank: int, num_ranks: int) -> EngineOptions:
-    """Give one of several ranks its own place for events and share of threads.
+    """Give one of ``num_ranks`` of this machine its share of threads, its own place for events.
 
-    Its GPU is the only one that it sees, so ``cuda`` is right for each.
+    ``rank`` counts copies of the model. A rank's GPU is the only one that it sees, so ``cuda`` is
+    right for each.
     """
     threads = 0 if engine.threads == 0 else max(1, engine.threads // num_ranks)
     events = engine.cache_events

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from mizzen_worker.ipc.parent_link import ParentLink, Report
 from mizzen_worker.observability import metric_names
 from mizzen_worker.observability.recorder import LastTotals, Recorder
+from mizzen_worker.observability.samples import Sample
 from mizzen_worker.observability.tracing import Attributes, Tracer
 from mizzen_worker.scheduler.loop import SchedulerLoop
 from mizzen_worker.scheduler.recent import EndedRequest
@@ -27,11 +28,14 @@ class Reporter:
         *,
         clock: Callable[[], float],
         tracer: Tracer | None,
+        more_metrics: Callable[[], tuple[Sample, ...]] = tuple,
     ) -> None:
+        """``more_metrics`` are told with the loop's own."""
         self._link = link
         self._loop = loop
         self._clock = clock
         self._tracer = tracer
+        self._more_metrics = more_metrics
         self._recorder = Recorder("rank")
         self._totals = LastTotals(self._recorder)
         self._num_turns = 0
@@ -76,7 +80,7 @@ class Reporter:
                 state=state,
                 num_beats=self._num_turns,
                 num_live=self._loop.num_live,
-                metrics=self._recorder.samples(),
+                metrics=self._recorder.samples() + self._more_metrics(),
             )
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mizzen_worker.contracts.messages import Control, ControlVerb, Reply
-from mizzen_worker.ipc.parent_link import ChildLink, Drain, Report, open_pair
+from mizzen_worker.ipc.parent_link import Alive, ChildLink, Drain, Report, open_pair
 from mizzen_worker.observability.samples import Sample
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 class ChildSpec:
     """What to run: a module's ``main``, the configuration and the descriptors it is given.
 
-    ``environment`` is added to the launcher's own.
+    ``environment`` is added to the launcher's own. Processes of one ``fate`` can do nothing without
+    each other: when one dies, the others are ended too.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ChildSpec:
     is_restarted: bool
     inherited_fds: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    fate: str | None = None
 
 
 class Child:
@@ -58,6 +60,7 @@ class Child:
         self._answers: dict[int, asyncio.Future[Reply | None]] = {}
         self._report = Report(state="starting", num_beats=0)
         self._beat_s = clock()
+        self._alive_s: float | None = None
 
     @property
     def report(self) -> Report:
@@ -78,6 +81,11 @@ class Child:
     def silent_s(self) -> float:
         """Seconds since its loop was last seen to turn."""
         return self._clock() - self._beat_s
+
+    @property
+    def lifeless_s(self) -> float:
+        """Seconds since it last showed life, where it is one that does; 0 for others."""
+        return 0.0 if self._alive_s is None else self._clock() - self._alive_s
 
     @property
     def pid(self) -> int | None:
@@ -162,6 +170,8 @@ class Child:
                 answer = self._answers.get(message.control_id)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
+            case Alive():
+                self._alive_s = self._clock()
             case Report():
                 self._note(message)
         return True

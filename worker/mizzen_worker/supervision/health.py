@@ -1,18 +1,22 @@
 """Owns what the processes of a pod add up to: alive, ready, started, or why not. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """One process as its launcher sees it; ``silent_s`` is how long it has said nothing new."""
+    """One process as its launcher sees it; ``silent_s`` is how long it has said nothing new.
+
+    ``lifeless_s`` is how long a process that shows life in a thread has not; 0 for others.
+    """
 
     name: str
     is_running: bool
     state: str
     silent_s: float
     is_restarted: bool
+    lifeless_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +32,32 @@ UNSTARTED_STATES = frozenset({"starting", "loading", "failed"})
 """A process in one of these holds no work."""
 
 
+_FAILED = "failed"
+_FAILED_S = 5.0
+"""A process that has told its failure has nothing left to do but to end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceLimits:
-    """Seconds without a sign of life: of a loop that turned once, and of what starts or loads."""
+    """Seconds without a sign of life: of a loop that turned once, and of what starts or loads.
+
+    ``lifeless_s`` is for processes that show life in a thread whatever their loop does.
+    """
 
     running_s: float
     loading_s: float
+    lifeless_s: float = float("inf")
 
-    def is_exceeded_by(self, process: ProcessView) -> bool:
-        """Tell whether a process that runs has been silent for too long."""
-        is_unstarted = process.state in UNSTARTED_STATES
-        return process.silent_s > (self.loading_s if is_unstarted else self.running_s)
+    def excess(self, process: ProcessView) -> str | None:
+        """Say for what a process that runs has been silent for too long, None when it has not."""
+        limit_s = self.running_s
+        if process.state in UNSTARTED_STATES:
+            limit_s = _FAILED_S if process.state == _FAILED else self.loading_s
+        if process.silent_s > limit_s:
+            return f"has been silent for {process.silent_s:.0f} s"
+        if process.lifeless_s > self.lifeless_s:
+            return f"has shown no life for {process.lifeless_s:.0f} s"
+        return None
 
 
 def pod_health(
@@ -65,8 +84,9 @@ def pod_health(
             why_not_started = why_not_started or reason
         elif process.state != "ready":
             why_not_ready = why_not_ready or f"{process.name} is {process.state}"
-        if process.is_running and limits.is_exceeded_by(process):
-            reason = f"{process.name} has been silent for {process.silent_s:.0f} s"
+        excess = limits.excess(process) if process.is_running else None
+        if excess is not None:
+            reason = f"{process.name} {excess}"
             why_not_live = why_not_live or reason
             why_not_ready = why_not_ready or reason
     return PodHealth(
@@ -76,10 +96,12 @@ def pod_health(
     )
 
 
-def stuck_processes(processes: Iterable[ProcessView], *, limits: SilenceLimits) -> tuple[str, ...]:
-    """Name the running processes that have shown no sign of life for longer than their limit."""
-    return tuple(
-        process.name
+def stuck_processes(
+    processes: Iterable[ProcessView], *, limits: SilenceLimits
+) -> Mapping[str, str]:
+    """Say of the running processes without a sign of life for longer than their limit which."""
+    return {
+        process.name: excess
         for process in processes
-        if process.is_running and limits.is_exceeded_by(process)
-    )
+        if process.is_running and (excess := limits.excess(process)) is not None
+    }

@@ -21,6 +21,8 @@ from mizzen_worker.contracts.messages import ControlVerb, Reply
 from mizzen_worker.supervision.health import PodHealth
 
 KIND_FRONT, KIND_RANK, KIND_CONTROLLER = "front", "rank", "controller"
+KIND_FOLLOWER = "follower"
+"""A rank that replays what its leader, of ``KIND_RANK``, decides; asked, it names the leader."""
 
 
 class Processes(Protocol):
@@ -61,7 +63,7 @@ class PodControl:
 
     async def abort(self, rid: str | None) -> Answer:
         """End the live requests of a name, or all, wherever they are held."""
-        kind = KIND_FRONT if self.has_fronts else KIND_RANK
+        kind = KIND_FRONT if self.has_fronts else self._rank_kind
         arguments = {} if rid is None else {"request_id": rid}
         replies = await self.processes.ask(kind, ControlVerb.ABORT, arguments)
         num_aborted = sum_of(replies, "ended")
@@ -73,7 +75,7 @@ class PodControl:
 
     async def flush_cache(self) -> Answer:
         """Empty the prefix caches of what no request uses."""
-        kind = KIND_RANK if self.has_ranks else KIND_FRONT
+        kind = KIND_FRONT if self.has_fronts and not self.has_ranks else self._rank_kind
         replies = await self.processes.ask(kind, ControlVerb.FLUSH_CACHE, {})
         done = flushed_of(replies)
         return Answer(status=503 if done.failed else 200, told=done)
@@ -103,6 +105,11 @@ class PodControl:
                 },
             ),
         )
+
+    @property
+    def _rank_kind(self) -> str:
+        """Further nodes of a group have no rank that decides."""
+        return KIND_RANK if self.has_ranks else KIND_FOLLOWER
 
     def _total(self, sizes: list[int]) -> int | None:
         """Each front tells of all there is, each rank of its own."""

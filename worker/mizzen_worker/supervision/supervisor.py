@@ -1,10 +1,10 @@
 """Owns the set of a pod's processes: start, watch, restart or fail stop, drain; owns no tree.
 
 Invariants: every process has one spec; a process whose spec says so is started again after a death,
-any other death ends all; what cannot be started counts as dead; a process that stands still for too
-long, in its loop or before it, is ended, which is a death like any other; after ``drain`` deaths
-are expected and nothing is started any more; ``run`` returns only when nothing of the set runs any
-more.
+any other death ends all; a death ends the others of its ``fate`` too; what cannot be started counts
+as dead; a process that stands still for too long, in its loop or before it, is ended, which is a
+death like any other; after ``drain`` deaths are expected and nothing is started any more; ``run``
+returns only when nothing of the set runs any more.
 """
 
 import asyncio
@@ -36,6 +36,8 @@ _CALM_S = 30.0
 _MAX_EARLY_DEATHS = 5
 _KILL_AFTER_S = 5.0
 _WATCH_S = 1.0
+_TELLING_STATES = frozenset({"failed", "drained"})
+"""States whose detail says why a process ends."""
 _ASK_LIMIT_S = 12.0
 """Longer than a front waits for the workers that it asks."""
 
@@ -83,6 +85,8 @@ class Supervisor:
         self._is_draining = False
         self._was_started = False
         self._failure: str | None = None
+        self._stuck: dict[str, str] = {}
+        self._ended_by_fate: set[str] = set()
 
     @property
     def failure(self) -> str | None:
@@ -125,6 +129,7 @@ class Supervisor:
                 state=child.report.state,
                 silent_s=child.silent_s,
                 is_restarted=self._specs[name].is_restarted,
+                lifeless_s=child.lifeless_s,
             )
             for name, child in self._children.items()
         ]
@@ -205,8 +210,11 @@ class Supervisor:
             )
             self._children[spec.name] = child
             begun_s = self._clock()
-            reason = await self._live(spec.name, child)
+            has_failed, reason = await self._live(spec.name, child)
+            tied = self._end_fate_of(spec)
             if self._is_draining:
+                if has_failed:
+                    logger.error("process died while it drained", extra={"reason": reason})
                 return
             was_calm = self._clock() - begun_s > _CALM_S or child.report.state == "ready"
             num_early_deaths = 0 if was_calm else num_early_deaths + 1
@@ -216,24 +224,47 @@ class Supervisor:
             wait_s = _RESTART_WAITS_S[min(num_early_deaths, len(_RESTART_WAITS_S) - 1)]
             logger.error("process died, starting it again", extra={"reason": reason})
             self._recorder.count(PROCESS_RESTARTS, 1, spec.name)
+            for other in tied:
+                await other.wait()
             if not await self._may_start_after(wait_s):
                 return
+
+    def _end_fate_of(self, spec: ChildSpec) -> list[Child]:
+        """End who can do nothing without a process that has died; give their lives.
+
+        A death by this hand ends nobody else. A drain ends each when it has nothing left to do.
+        """
+        was_ended = spec.name in self._ended_by_fate
+        self._ended_by_fate.discard(spec.name)
+        tied: list[Child] = []
+        for name, other in self._specs.items():
+            if spec.fate is None or other.fate != spec.fate or name == spec.name:
+                continue
+            child = self._children.get(name)
+            if child is None or self._is_draining:
+                continue
+            tied.append(child)
+            if child.is_running and not was_ended:
+                self._ended_by_fate.add(name)
+                child.kill()
+        return tied
 
     async def _may_start_after(self, wait_s: float) -> bool:
         await asyncio.sleep(wait_s)
         return not self._is_draining
 
-    async def _live(self, name: str, child: Child) -> str:
-        """Run one life to its end; say how it ended."""
+    async def _live(self, name: str, child: Child) -> tuple[bool, str]:
+        """Run one life to its end; say whether it failed, and how it ended."""
         try:
             await child.start()
         except OSError as error:
-            return f"{name} cannot be started: {error}"
+            return True, f"{name} cannot be started: {error}"
         status = await child.wait()
         self._aggregate.note(name, child.metrics)
         self._aggregate.end(name)
-        detail = child.report.detail if child.report.state == "failed" else ""
-        return f"{name} ended with {_describe(status)}{': ' if detail else ''}{detail}"
+        detail = child.report.detail if child.report.state in _TELLING_STATES else ""
+        detail = detail or self._stuck.pop(name, "")
+        return status != 0, f"{name} ended with {_describe(status)}{': ' if detail else ''}{detail}"
 
     async def _watch(self) -> None:
         """End processes whose loops stand still; a look that is late itself judges nobody."""
@@ -242,8 +273,9 @@ class Supervisor:
             await asyncio.sleep(_WATCH_S)
             if self._clock() - looks_at_s > _WATCH_S:
                 continue
-            for name in stuck_processes(self._views(), limits=self._limits):
-                logger.error("process is stuck, ending it", extra={"child": name})
+            for name, excess in stuck_processes(self._views(), limits=self._limits).items():
+                logger.error("process is stuck, ending it", extra={"child": name, "why": excess})
+                self._stuck[name] = f"it {excess}"
                 self._recorder.count(PROCESS_STUCK, 1, name)
                 self._children[name].kill()
 

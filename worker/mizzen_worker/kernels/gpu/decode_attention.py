@@ -109,7 +109,7 @@ def _decode_kernel(
     BLOCK_DIM: tl.constexpr,
     BLOCK_TOKENS: tl.constexpr,
     STAGES: tl.constexpr,
-    SPLITS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
     SHARED_SPLITS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
@@ -122,7 +122,9 @@ def _decode_kernel(
     if PDL:
         gdc_launch_dependents()
     HEAD_BLOCKS: tl.constexpr = (GROUP + BLOCK_HEADS - 1) // BLOCK_HEADS
-    PARTS: tl.constexpr = SHARED_SPLITS + SPLITS if SPLITS > 1 else SHARED_SPLITS
+    parts = SHARED_SPLITS
+    if IS_SPLIT:
+        parts += tl.num_programs(1)
     kv_head = tl.program_id(0) // HEAD_BLOCKS
     split = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
@@ -136,9 +138,9 @@ def _decode_kernel(
         begin = tl.maximum(begin, length - window)
     first = begin
     end = length
-    if SPLITS > 1:
+    if IS_SPLIT:
         span = tl.maximum(length - begin, 0)
-        chunk = tl.cdiv(tl.cdiv(span, SPLITS), BLOCK_TOKENS) * BLOCK_TOKENS
+        chunk = tl.cdiv(tl.cdiv(span, tl.num_programs(1)), BLOCK_TOKENS) * BLOCK_TOKENS
         first = begin + split * chunk
         end = tl.minimum(first + chunk, length)
 
@@ -193,8 +195,8 @@ def _decode_kernel(
     if PDL and SHARED_SPLITS > 0:
         gdc_wait()
 
-    part = (row * (NUM_KV_HEADS * GROUP) + head) * PARTS
-    if SPLITS > 1:
+    part = (row * (NUM_KV_HEADS * GROUP) + head) * parts
+    if IS_SPLIT:
         part += SHARED_SPLITS + split
         tl.store(log_sums + part, log_of_sum(top, total), mask=is_head)
         mean = divided(acc, total).to(means.dtype.element_ty)
@@ -224,7 +226,7 @@ def _decode_kernel(
         tl.store(target + head[:, None] * HEAD_DIM + dim[None, :], result, mask=is_element)
 
 
-@triton.jit(do_not_specialize_on_alignment=["row_shared"])
+@triton.jit(do_not_specialize=["parts"], do_not_specialize_on_alignment=["row_shared"])
 def _merge_kernel(
     means,
     log_sums,
@@ -232,11 +234,11 @@ def _merge_kernel(
     sinks,
     out,
     value_scale,
+    parts,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
     SHARED_SPLITS: tl.constexpr,
-    PARTS: tl.constexpr,
     BLOCK_PARTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PDL: tl.constexpr,
@@ -249,12 +251,12 @@ def _merge_kernel(
     part = tl.arange(0, BLOCK_PARTS)
     dim = tl.arange(0, BLOCK_DIM)
     in_dim = dim < HEAD_DIM
-    is_part = part < PARTS
+    is_part = part < parts
     if SHARED_SPLITS > 0:
         is_part &= part >= tl.where(tl.load(row_shared + row) > 0, 0, SHARED_SPLITS)
     if PDL:
         gdc_wait()
-    first = (row * NUM_HEADS + head) * PARTS
+    first = (row * NUM_HEADS + head) * parts
     tops = tl.load(log_sums + first + part, mask=is_part, other=EMPTY)
     source = means + (first + part)[:, None] * HEAD_DIM + dim[None, :]
     mean = tl.load(source, mask=is_part[:, None] & in_dim[None, :], other=0.0).to(tl.float32)
@@ -343,7 +345,7 @@ def decode_attention(
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         BLOCK_TOKENS=tile.tokens,
         STAGES=tile.num_stages,
-        SPLITS=tile.splits,
+        IS_SPLIT=tile.splits > 1,
         SHARED_SPLITS=shared_splits,
         HAS_WINDOW=rule.window is not None,
         HAS_SINKS=rule.sinks is not None,
@@ -362,11 +364,11 @@ def decode_attention(
             sinks,
             out,
             rule.value_scale,
+            parts,
             NUM_HEADS=num_heads,
             HEAD_DIM=head_dim,
             BLOCK_DIM=block_dim,
             SHARED_SPLITS=shared_splits,
-            PARTS=parts,
             BLOCK_PARTS=block_parts,
             HAS_SINKS=rule.sinks is not None,
             num_warps=max(1, block_parts * block_dim // _MERGED_PER_WARP),

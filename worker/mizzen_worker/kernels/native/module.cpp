@@ -1,5 +1,5 @@
 // Owns the Python face of the native kernels: `instruction_sets`, `create_program`, `run_program`,
-// `choose_tokens`, `penalise_rows`.
+// `start_program`, `run_operations`, `program_rows`, `choose_tokens`, `penalise_rows`.
 //
 // Everything crosses as flat arrays of int64 (pointers included); kernels/native_library.py and
 // its callers build them and keep alive what they point to. The lock of the interpreter is released while running.
@@ -138,11 +138,32 @@ PyObject* create_program(PyObject*, PyObject* args) {
   }
 }
 
-PyObject* run_program(PyObject*, PyObject* args) {
+Program* program_of(PyObject* capsule) {
+  return static_cast<Program*>(PyCapsule_GetPointer(capsule, kCapsule));
+}
+
+// Call `work` without the interpreter's lock; returns None, or null with MemoryError set.
+template <typename Work>
+PyObject* run_unlocked(const Work& work) {
+  bool is_out_of_memory = false;
+  Py_BEGIN_ALLOW_THREADS
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    is_out_of_memory = true;
+  }
+  Py_END_ALLOW_THREADS
+  if (is_out_of_memory) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+// Call `work(program, step)` with what the arguments name.
+template <typename Work>
+PyObject* with_step(PyObject* args, const Work& work) {
   PyObject* capsule;
   PyObject* step_object;
   if (!PyArg_ParseTuple(args, "OO", &capsule, &step_object)) return nullptr;
-  Program* program = static_cast<Program*>(PyCapsule_GetPointer(capsule, kCapsule));
+  Program* program = program_of(capsule);
   if (program == nullptr) return nullptr;
   Words words(step_object, "step");
   if (!words.is_valid()) return nullptr;
@@ -152,16 +173,44 @@ PyObject* run_program(PyObject*, PyObject* args) {
   }
   mizzen::Step step;
   std::memcpy(&step, words.data(), sizeof(step));
-  bool is_out_of_memory = false;
-  Py_BEGIN_ALLOW_THREADS
-  try {
-    program->run(step);
-  } catch (const std::bad_alloc&) {
-    is_out_of_memory = true;
+  return run_unlocked([&] { work(*program, step); });
+}
+
+PyObject* run_program(PyObject*, PyObject* args) {
+  return with_step(args, [](Program& program, const mizzen::Step& step) { program.run(step); });
+}
+
+PyObject* start_program(PyObject*, PyObject* args) {
+  return with_step(args, [](Program& program, const mizzen::Step& step) { program.start(step); });
+}
+
+PyObject* run_operations(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  long long first, after;
+  if (!PyArg_ParseTuple(args, "OLL", &capsule, &first, &after)) return nullptr;
+  Program* program = program_of(capsule);
+  if (program == nullptr) return nullptr;
+  if (first < 0 || first > after || after > program->num_operations()) {
+    PyErr_Format(PyExc_ValueError, "operations %lld to %lld of %lld", first, after,
+                 static_cast<long long>(program->num_operations()));
+    return nullptr;
   }
-  Py_END_ALLOW_THREADS
-  if (is_out_of_memory) return PyErr_NoMemory();
-  Py_RETURN_NONE;
+  return run_unlocked([&] { program->run_operations(first, after); });
+}
+
+PyObject* program_rows(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  long long buffer, num_rows;
+  if (!PyArg_ParseTuple(args, "OLL", &capsule, &buffer, &num_rows)) return nullptr;
+  Program* program = program_of(capsule);
+  if (program == nullptr) return nullptr;
+  if (buffer < 0 || buffer >= program->num_buffers() || num_rows < 0 || num_rows > program->num_rows()) {
+    PyErr_Format(PyExc_ValueError, "%lld rows of buffer %lld: there are %lld of %lld", num_rows, buffer,
+                 static_cast<long long>(program->num_rows()), static_cast<long long>(program->num_buffers()));
+    return nullptr;
+  }
+  const Py_ssize_t size = num_rows * program->stride(buffer) * static_cast<Py_ssize_t>(sizeof(float));
+  return PyMemoryView_FromMemory(reinterpret_cast<char*>(program->rows(buffer)), size, PyBUF_WRITE);
 }
 
 // Call `work(kernels, record)` with the kernels and the record that the arguments name.
@@ -184,16 +233,7 @@ PyObject* run_record(PyObject* args, const char* what, const Work& work) {
   }
   Record record;
   std::memcpy(static_cast<void*>(&record), words.data(), sizeof(record));
-  bool is_out_of_memory = false;
-  Py_BEGIN_ALLOW_THREADS
-  try {
-    work(*kernels, record);
-  } catch (const std::bad_alloc&) {
-    is_out_of_memory = true;
-  }
-  Py_END_ALLOW_THREADS
-  if (is_out_of_memory) return PyErr_NoMemory();
-  Py_RETURN_NONE;
+  return run_unlocked([&] { work(*kernels, record); });
 }
 
 PyObject* choose_tokens(PyObject*, PyObject* args) {
@@ -209,6 +249,9 @@ PyMethodDef kMethods[] = {
     {"create_program", create_program, METH_VARARGS,
      "create_program(instruction_set, num_threads, settings, layers, weights, widths, operations)"},
     {"run_program", run_program, METH_VARARGS, "run_program(program, step)"},
+    {"start_program", start_program, METH_VARARGS, "start_program(program, step)"},
+    {"run_operations", run_operations, METH_VARARGS, "run_operations(program, first, after)"},
+    {"program_rows", program_rows, METH_VARARGS, "program_rows(program, buffer, num_rows)"},
     {"choose_tokens", choose_tokens, METH_VARARGS, "choose_tokens(instruction_set, choice)"},
     {"penalise_rows", penalise_rows, METH_VARARGS, "penalise_rows(instruction_set, penalties)"},
     {nullptr, nullptr, 0, nullptr},

@@ -127,15 +127,23 @@ void Program::plan_attention() {
 }
 
 void Program::run(const Step& step) {
+  start(step);
+  run_operations(0, num_operations());
+}
+
+void Program::start(const Step& step) {
   step_ = step;
   reserve_rows(std::max(step.num_tokens, step.num_sampled));
   plan_attention();
   for (size_t i = 0; i < operations_.size() * 2; ++i) counters_[i] = 0;
-  crew_.run([this](int member) { run_member(member); });
 }
 
-void Program::run_member(int member) {
-  for (size_t i = 0; i < operations_.size(); ++i) {
+void Program::run_operations(int64_t first, int64_t after) {
+  crew_.run([=, this](int member) { run_member(member, first, after); });
+}
+
+void Program::run_member(int member, int64_t first, int64_t after) {
+  for (int64_t i = first; i < after; ++i) {
     const Operation& op = operations_[i];
     std::atomic<int64_t>* counters = &counters_[2 * i];
     switch (op.code) {

@@ -66,6 +66,19 @@ class Program {
 
   void run(const Step& step);
 
+  // The same in parts, for a caller that has something to do between operations: `start`, then
+  // `run_operations` for every range [first, after) in order.
+  void start(const Step& step);
+  void run_operations(int64_t first, int64_t after);
+
+  int64_t num_operations() const { return static_cast<int64_t>(operations_.size()); }
+  int64_t num_buffers() const { return static_cast<int64_t>(buffers_.size()); }
+  // Floats from one row of a buffer to the next.
+  int64_t stride(int64_t buffer) const { return strides_[buffer]; }
+  // Rows that every buffer has; they move when a step of more tokens starts.
+  int64_t num_rows() const { return capacity_; }
+  float* rows(int64_t buffer) { return buffers_[buffer].data(); }
+
  private:
   static constexpr int64_t kPrivateRows = 2;
 
@@ -94,7 +107,7 @@ class Program {
   void plan_attention();
   void plan_row(AttentionPlan& plan, int32_t row);
   AttentionPlan& plan_of(int64_t window);
-  void run_member(int member);
+  void run_member(int member, int64_t first, int64_t after);
   void embed(const Operation& op, std::atomic<int64_t>* counters);
   void linear(const Operation& op, std::atomic<int64_t>* counters, int member);
   void prepare_row(const Operation& op, const Activations& act, int64_t row, int member);

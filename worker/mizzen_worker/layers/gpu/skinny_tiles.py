@@ -92,7 +92,7 @@ _LLAMA_8B: Mapping[Matrix, Choices] = {
     },
     Matrix(product=SkinnyProduct.ADD, outputs=4096, inputs=4096): {
         16: _tile(16, 64, 256, 3, splits=2),
-        32: _tile(32, 64, 128, 4, splits=2),
+        32: _tile(32, 64, 256, 4, splits=2),
         64: _tile(64, 64, 128, 4, splits=2),
         128: _tile(128, 64, 64, 6, splits=2),
         160: _more(128, 32, 64, 6, splits=2),
@@ -185,8 +185,21 @@ _QWEN_06B: Mapping[Matrix, Choices] = {
     },
 }
 
-_TABLE: Mapping[Matrix, Choices] = {**_LLAMA_8B, **_QWEN_06B}
-"""Qwen3-30B-A3B's attention and head go by the rule."""
+_QWEN_30B_A3B: Mapping[Matrix, Choices] = {
+    Matrix(product=SkinnyProduct.QKV, outputs=5120, inputs=2048): {
+        16: _tile(16, 64, 128, 6),
+        32: _tile(32, 64, 128, 6),
+        64: _tile(64, 64, 128, 4),
+        128: _tile(128, 64, 64, 6),
+    },
+    Matrix(product=SkinnyProduct.ADD, outputs=2048, inputs=4096): {
+        16: _eager(16, 64, 128, 6, splits=2),
+        32: _eager(32, 64, 128, 6, splits=2),
+    },
+}
+"""Its attention; other sizes, and its head, go by the rule."""
+
+_TABLE: Mapping[Matrix, Choices] = {**_LLAMA_8B, **_QWEN_06B, **_QWEN_30B_A3B}
 
 _PROGRAMS = 132
 """Programs that a product should have at least: one for each multiprocessor."""
@@ -205,8 +218,8 @@ def choose(matrix: Matrix, rows: int) -> Tile | None:
     bucket = bucket_of(rows)
     if bucket is None:
         return None
-    known = _TABLE.get(matrix)
-    return by_rule(matrix, bucket) if known is None else known[bucket]
+    known = _TABLE.get(matrix, {})
+    return known[bucket] if bucket in known else by_rule(matrix, bucket)
 
 
 def choose_fp8(matrix: Matrix, rows: int, *, is_grouped: bool) -> Tile | None:

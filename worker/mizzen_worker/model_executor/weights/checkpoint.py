@@ -19,7 +19,7 @@ from mizzen_worker.model_executor.weights.safetensors_source import SafetensorsS
 from mizzen_worker.model_executor.weights.weight_files import weight_files
 from mizzen_worker.models.model_facts import ModelFacts
 from mizzen_worker.models.parameter_count import parameter_count
-from mizzen_worker.models.weight_source import WeightSource
+from mizzen_worker.models.weight_source import PartialWeightSource
 from mizzen_worker.vocabulary.model_path import find_gguf
 
 _CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ class OpenWeights:
     ``finish`` raises ``ModelLoadError`` naming a tensor that is left over, and ends the progress.
     """
 
-    source: WeightSource
+    source: PartialWeightSource
     finish: Callable[[], None]
 
 

@@ -5,10 +5,14 @@ from mizzen_worker.contracts.ids import TokenId
 from mizzen_worker.layers.rotary_config import RotaryConfig
 from mizzen_worker.model_executor.weights.fingerprint import content_fingerprint
 from mizzen_worker.model_executor.weights.gguf_file import GgufFile
-from mizzen_worker.model_executor.weights.shape_check import require_sound_shape
-from mizzen_worker.models.architecture import Architecture, Bias
-from mizzen_worker.models.known_architectures import gguf_architecture_of
-from mizzen_worker.models.model_facts import MAX_LAYERS, ModelFacts, ModelShape
+from mizzen_worker.model_executor.weights.gguf_shape import (
+    architecture_in,
+    context_length,
+    read_gguf_shape,
+    ties_embeddings,
+)
+from mizzen_worker.models.architecture import Bias
+from mizzen_worker.models.model_facts import ModelFacts
 
 ROTARY_FACTORS = "rope_freqs.weight"
 
@@ -59,47 +63,22 @@ def _end_tokens(file: GgufFile) -> tuple[TokenId, ...]:
     return tuple(dict.fromkeys(TokenId(token) for token in found if isinstance(token, int)))
 
 
-def _shape(file: GgufFile, prefix: str) -> ModelShape:
-    metadata = file.metadata
-    num_heads = metadata.integer(f"{prefix}.attention.head_count")
-    hidden_size = metadata.integer(f"{prefix}.embedding_length")
-    shape = ModelShape(
-        num_layers=metadata.integer(f"{prefix}.block_count", most=MAX_LAYERS),
-        hidden_size=hidden_size,
-        intermediate_size=metadata.integer(f"{prefix}.feed_forward_length"),
-        num_heads=num_heads,
-        num_kv_heads=metadata.integer(f"{prefix}.attention.head_count_kv", num_heads),
-        head_dim=metadata.integer(f"{prefix}.attention.key_length", hidden_size // num_heads),
-        vocab_size=file.shape("token_embd.weight")[0],
-    )
-    require_sound_shape(shape, f"{file.path}: ")
-    return shape
-
-
 def _has_bias(file: GgufFile, bias: Bias, tensor: str) -> bool:
     return bias is Bias.CONFIGURED and file.has_tensor(tensor)
-
-
-def architecture_in(file: GgufFile) -> Architecture:
-    """The architecture that the file names; raises ``ModelLoadError`` for an unknown one."""
-    return gguf_architecture_of(str(file.metadata.value("general.architecture")), file.path)
 
 
 def read_gguf_facts(file: GgufFile) -> ModelFacts:
     """Everything known of the model; raises ``ModelLoadError`` for what we cannot run."""
     architecture = architecture_in(file)
     metadata, prefix = file.metadata, str(architecture.gguf_name)
-    if metadata.integer(f"{prefix}.expert_count", 0, least=0) > 0:
-        message = f"{file.path}: mixture-of-experts files are not supported; use a dense model"
-        raise ModelLoadError(message)
-    shape = _shape(file, prefix)
+    shape = read_gguf_shape(file, architecture)
     return ModelFacts(
         architecture=architecture.name,
         shape=shape,
         rotary=_rotary_config(file, prefix, shape.head_dim),
         rms_norm_eps=metadata.number(f"{prefix}.attention.layer_norm_rms_epsilon", 1e-6),
-        context_length=metadata.integer(f"{prefix}.context_length"),
-        tie_embeddings=not file.has_tensor("output.weight"),
+        context_length=context_length(file, architecture),
+        tie_embeddings=ties_embeddings(file),
         has_attention_bias=_has_bias(file, architecture.qkv_bias, "blk.0.attn_q.bias"),
         has_mlp_bias=_has_bias(file, architecture.mlp_bias, "blk.0.ffn_gate.bias"),
         windows=_windows(file, prefix, shape.num_layers),

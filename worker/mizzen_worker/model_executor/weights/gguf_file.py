@@ -1,4 +1,4 @@
-"""Owns one mapped GGUF file: typed metadata, raw tensors; knows no architecture.
+"""Owns one mapped GGUF file: the raw tensors behind its header; knows no architecture.
 
 The file is mapped, not read; block formats are decoded by ``gguf_blocks``.
 """
@@ -13,8 +13,8 @@ import torch
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.model_executor.weights.gguf_blocks import FORMAT_BY_NAME
-from mizzen_worker.model_executor.weights.typed_values import TypedValues
-from mizzen_worker.vocabulary.gguf_metadata import GgufTensor, read_gguf_header
+from mizzen_worker.model_executor.weights.gguf_table import GgufTable
+from mizzen_worker.vocabulary.gguf_metadata import GgufTensor
 
 _DTYPE_BY_NAME = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -54,52 +54,28 @@ _NAME_BY_TYPE_NUMBER = {
 }
 
 
-class GgufFile:
-    """One mapped GGUF file with typed access to its metadata and tensors."""
+class GgufFile(GgufTable):
+    """One mapped GGUF file: its header, and its tensors' bytes."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        header = read_gguf_header(path)
-        self.metadata = TypedValues(f"{path}: metadata ", header.metadata)
-        self._tensor_by_name = {tensor.name: tensor for tensor in header.tensors}
+        super().__init__(path)
         self._bytes: npt.NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
 
     @property
     def tensor_bytes(self) -> int:
         """Bytes of all tensors of known types."""
-        known = (t for t in self._tensor_by_name.values() if t.type_number in _NAME_BY_TYPE_NUMBER)
+        known = (t for t in self.tensors() if t.type_number in _NAME_BY_TYPE_NUMBER)
         return sum(self._size_bytes(tensor) for tensor in known)
-
-    def tensor_names(self) -> tuple[str, ...]:
-        """Names of all tensors, in the order of the file."""
-        return tuple(self._tensor_by_name)
-
-    def has_tensor(self, name: str) -> bool:
-        """Tell whether the file has a tensor of this GGUF name."""
-        return name in self._tensor_by_name
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Outermost size first; raises ``ModelLoadError`` for a tensor that is not there."""
-        return tuple(reversed(self._tensor(name).sizes))
 
     def read(self, name: str) -> tuple[str, npt.NDArray[np.uint8]]:
         """Type name and raw bytes (a view of the file) of a tensor; raises ``ModelLoadError``."""
-        tensor = self._tensor(name)
+        tensor = self.tensor(name)
         size_bytes = self._size_bytes(tensor)
         if tensor.offset + size_bytes > len(self._bytes):
             message = f"{self.path}: the file ends inside tensor {name}; download it again"
             raise ModelLoadError(message)
         raw = self._bytes[tensor.offset : tensor.offset + size_bytes]
         return _NAME_BY_TYPE_NUMBER[tensor.type_number], raw
-
-    def _tensor(self, name: str) -> GgufTensor:
-        if name not in self._tensor_by_name:
-            message = (
-                f"{self.path}: tensor {name} is missing; the file is incomplete or of another "
-                "architecture than it names"
-            )
-            raise ModelLoadError(message)
-        return self._tensor_by_name[name]
 
     def _size_bytes(self, tensor: GgufTensor) -> int:
         type_name = _NAME_BY_TYPE_NUMBER.get(tensor.type_number)
@@ -121,7 +97,12 @@ class GgufFile:
 
     def vector(self, name: str) -> torch.Tensor:
         """A dense tensor in its stored type, flat; a copy."""
-        type_name, raw = self.read(name)
+        _, raw = self.read(name)
+        return self.dense(name, raw)
+
+    def dense(self, name: str, raw: npt.NDArray[np.uint8]) -> torch.Tensor:
+        """The values that bytes of a dense tensor mean, [..., values]; a copy."""
+        type_name, _ = self.read(name)
         if type_name not in _DTYPE_BY_NAME:
             message = f"{self.path}: tensor {name} has type {type_name}; F32, F16 or BF16 is needed"
             raise ModelLoadError(message)

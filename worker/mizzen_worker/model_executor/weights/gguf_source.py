@@ -11,11 +11,13 @@ import torch
 
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.kernels.quantised_matrix import QuantisedMatrix
-from mizzen_worker.model_executor.weights.gguf_blocks import FORMAT_BY_NAME
-from mizzen_worker.model_executor.weights.gguf_facts import ROTARY_FACTORS, architecture_in
+from mizzen_worker.model_executor.weights.gguf_blocks import FORMAT_BY_NAME, BlockFormat
+from mizzen_worker.model_executor.weights.gguf_facts import ROTARY_FACTORS
 from mizzen_worker.model_executor.weights.gguf_file import GgufFile
+from mizzen_worker.model_executor.weights.gguf_shape import architecture_in
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.models.model_facts import ModelShape
+from mizzen_worker.models.weight_source import WHOLE, Part, span
 
 _GGUF_NAME_BY_LAYER_PART = {
     "input_layernorm": "attn_norm",
@@ -62,28 +64,61 @@ class GgufWeightSource:
         self._is_interleaved = architecture_in(file).is_interleaved_in_gguf
         self._taken: set[str] = {ROTARY_FACTORS}
 
-    def vector(self, name: str, length: int) -> torch.Tensor:
-        """See ``WeightSource``."""
+    def vector(self, name: str, length: int, part: range | None = None) -> torch.Tensor:
+        """See ``PartialWeightSource``."""
         stored = gguf_name(name)
         self._require_shape(stored, (length,))
-        weights = self._file.vector(stored)
-        self._progress.add(weights.nbytes)
+        weights = self._file.vector(stored).float()
         order = self._row_order(name)
-        return weights.float() if order is None else weights.float()[torch.from_numpy(order)]
+        own = (weights if order is None else weights[torch.from_numpy(order)])[span(part)]
+        self._progress.add(own.nbytes)
+        return own
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | QuantisedMatrix:
-        """See ``WeightSource``."""
+    def matrix(
+        self, name: str, rows: int, columns: int, part: Part = WHOLE
+    ) -> torch.Tensor | QuantisedMatrix:
+        """See ``PartialWeightSource``."""
         stored = gguf_name(name)
         self._require_shape(stored, (rows, columns))
         type_name, raw = self._file.read(stored)
-        self._progress.add(raw.nbytes)
-        order = self._row_order(name)
         block_format = FORMAT_BY_NAME.get(type_name)
+        # Of what is not asked for, nothing is read: the file is mapped.
+        own = raw.reshape(rows, -1)[self._rows(name, part.rows)]
         if block_format is None:
-            weights = self._file.vector(stored).reshape(rows, columns)
-            return weights if order is None else weights[torch.from_numpy(order)]
-        matrix = block_format.decode(raw.reshape(rows, -1, block_format.size_bytes))
-        return matrix if order is None else matrix.take_rows(order)
+            value_bytes = own.shape[1] // columns
+            asked = part.columns or range(columns)
+            chosen = own[:, asked.start * value_bytes : asked.stop * value_bytes]
+            dense = self._file.dense(stored, chosen)
+            self._progress.add(dense.nbytes)
+            return dense
+        blocks = own.reshape(len(own), -1, block_format.size_bytes)
+        if part.columns is None:
+            self._progress.add(blocks.nbytes)
+            return block_format.decode(blocks)
+        return self._columns(stored, block_format, blocks, part.columns)
+
+    def _columns(
+        self, stored: str, block_format: BlockFormat, blocks: npt.NDArray[np.uint8], columns: range
+    ) -> QuantisedMatrix:
+        """Those columns; blocks of the file may be cut where their smaller ones are not."""
+        width = block_format.columns
+        first, after = columns.start // width, -(-columns.stop // width)
+        chosen = blocks[:, first:after]
+        self._progress.add(chosen.nbytes)
+        try:
+            return block_format.decode(chosen).take_columns(
+                columns.start - first * width, columns.stop - first * width
+            )
+        except ValueError as error:
+            message = (
+                f"{self._file.path}: tensor {stored} ({block_format.name}) cannot be divided among "
+                f"ranks: {error}; lower --tensor-parallel-size, or use an unquantised model"
+            )
+            raise ModelLoadError(message) from error
+
+    def _rows(self, name: str, part: range | None) -> slice | npt.NDArray[np.int64]:
+        order = self._row_order(name)
+        return span(part) if order is None else order[span(part)]
 
     def require_all_taken(self) -> None:
         """Raise ``ModelLoadError`` for a tensor that the model did not ask for."""

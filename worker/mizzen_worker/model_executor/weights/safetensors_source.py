@@ -20,6 +20,7 @@ from mizzen_worker.kernels.fp8_matrix import (
 from mizzen_worker.model_executor.weights.fused_experts import FusedPlace, fused_place
 from mizzen_worker.model_executor.weights.progress import ByteProgress
 from mizzen_worker.model_executor.weights.weight_files import weight_files
+from mizzen_worker.models.weight_source import WHOLE, Part, span
 
 _UNUSED = (".rotary_emb.inv_freq", "lm_head.weight")
 """Tensors that may lie unread: a table that is computed, and the head of a tied model."""
@@ -33,10 +34,9 @@ _VOCABULARIES = ("model.embed_tokens.weight", "lm_head.weight")
 _ROUTER = ".gate"
 
 
-def _cut_blocks(weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """A matrix whose last block of columns is cut, dense."""
-    columns = weights.shape[1]
-    return weights.float() * scale.t().repeat_interleave(GROUP, 1)[:, :columns]
+def _cut_blocks(weights: torch.Tensor, scale: torch.Tensor, columns: range) -> torch.Tensor:
+    """Columns of a matrix that begin or end inside a block, dense."""
+    return weights.float() * scale.t().repeat_interleave(GROUP, 1)[:, span(columns)]
 
 
 class SafetensorsSource:
@@ -61,25 +61,41 @@ class SafetensorsSource:
                 message = f"{path}: not a readable safetensors file ({error}); download it again"
                 raise ModelLoadError(message) from error
 
-    def vector(self, name: str, length: int) -> torch.Tensor:
-        """See ``WeightSource``."""
-        return self._read(name, (length,)).float()
+    def vector(self, name: str, length: int, part: range | None = None) -> torch.Tensor:
+        """See ``PartialWeightSource``."""
+        return self._read(name, (length,), (part,)).float()
 
-    def matrix(self, name: str, rows: int, columns: int) -> torch.Tensor | Fp8Matrix:
-        """See ``WeightSource``; a matrix of an expert may lie in one tensor with all others."""
+    def matrix(
+        self, name: str, rows: int, columns: int, part: Part = WHOLE
+    ) -> torch.Tensor | Fp8Matrix:
+        """See ``PartialWeightSource``; an expert's may lie in one tensor with all others."""
         place = None if name in self._file_by_name else fused_place(name)
-        if place is None or place.name not in self._file_by_name:
-            return self._scaled(name, self._read(name, (rows, columns)))
-        if place.expert is None:
-            return self._read(place.name, (rows, columns))
-        return self._read_expert(place, place.expert, rows, columns)
+        if place is not None and place.name in self._file_by_name:
+            if place.expert is not None:
+                return self._read_expert(place, place.expert, (rows, columns), part)
+            return self._read(place.name, (rows, columns), (part.rows, part.columns))
+        weights = self._read(name, (rows, columns), (part.rows, part.columns))
+        return (
+            weights if weights.dtype != FP8 else self._scaled(name, (rows, columns), part, weights)
+        )
 
-    def _scaled(self, name: str, weights: torch.Tensor) -> torch.Tensor | Fp8Matrix:
-        """The matrix with its scale where it is FP8; dense where nobody multiplies FP8."""
-        if weights.dtype != FP8:
-            return weights
-        rows, columns = weights.shape
+    def _scaled(
+        self, name: str, whole: tuple[int, int], part: Part, weights: torch.Tensor
+    ) -> torch.Tensor | Fp8Matrix:
+        """A part with its scale; dense where nobody multiplies FP8."""
         stem = name.removesuffix(".weight")
+        scale = self._scale(stem, *whole)[:, span(part.rows)]
+        columns = part.columns or range(whole[1])
+        if len(scale) > 1:
+            if whole[1] % GROUP or columns.start % GROUP or columns.stop % GROUP:
+                return _cut_blocks(weights, scale, columns)
+            scale = scale[columns.start // GROUP : columns.stop // GROUP]
+        matrix = Fp8Matrix(values=weights, scale=scale.contiguous())
+        is_dense = name in _VOCABULARIES or stem.endswith(_ROUTER)
+        return matrix.dequantise(torch.float32) if is_dense else matrix
+
+    def _scale(self, stem: str, rows: int, columns: int) -> torch.Tensor:
+        """Of the whole matrix, as of ``Fp8Matrix``; but that the last group may be cut."""
         for ending in _SCALES:
             stored = self._file_by_name.get(stem + ending)
             if stored is None:
@@ -95,18 +111,17 @@ class SafetensorsSource:
                     f"blocks of {GROUP} of a matrix {(rows, columns)}; download the model again"
                 )
                 raise ModelLoadError(message)
-            if len(scale) > 1 and columns % GROUP:
-                return _cut_blocks(weights, scale)
-            matrix = Fp8Matrix(values=weights, scale=scale)
-            is_dense = name in _VOCABULARIES or stem.endswith(_ROUTER)
-            return matrix.dequantise(torch.float32) if is_dense else matrix
+            return scale
         message = (
-            f"{self._folder}: tensor {name} is FP8 and has no {' or '.join(_SCALES)}; "
+            f"{self._folder}: tensor {stem}.weight is FP8 and has no {' or '.join(_SCALES)}; "
             "download the model again"
         )
         raise ModelLoadError(message)
 
-    def _read_expert(self, place: FusedPlace, expert: int, rows: int, columns: int) -> torch.Tensor:
+    def _read_expert(
+        self, place: FusedPlace, expert: int, whole: tuple[int, int], part: Part
+    ) -> torch.Tensor:
+        rows, columns = whole
         path = self._file_by_name[place.name]
         self._taken.add(place.name)
         first, all_rows = (0, rows) if place.part is None else (place.part * rows, 2 * rows)
@@ -118,7 +133,10 @@ class SafetensorsSource:
                 f"than {expert} experts of {(all_rows, columns)}"
             )
             raise ModelLoadError(message)
-        weights: torch.Tensor = stored[expert, first : first + rows]
+        asked = part.rows or range(rows)
+        weights: torch.Tensor = stored[
+            expert, first + asked.start : first + asked.stop, span(part.columns)
+        ]
         self._require_floating(path, place.name, weights)
         if weights.dtype == FP8:
             message = f"{path}: tensor {place.name} holds all experts as FP8; use unquantised ones"
@@ -126,7 +144,10 @@ class SafetensorsSource:
         self._progress.add(weights.nbytes)
         return weights
 
-    def _read(self, name: str, expected: tuple[int, ...]) -> torch.Tensor:
+    def _read(
+        self, name: str, expected: tuple[int, ...], part: tuple[range | None, ...]
+    ) -> torch.Tensor:
+        """A tensor of this shape, or the ``part`` of each of its sides."""
         path = self._file_by_name.get(name)
         if path is None:
             message = (
@@ -135,14 +156,17 @@ class SafetensorsSource:
             )
             raise ModelLoadError(message)
         self._taken.add(name)
-        weights: torch.Tensor = self._opened[path].get_tensor(name)
-        self._require_floating(path, name, weights)
-        if tuple(weights.shape) != expected:
-            message = (
-                f"{path}: tensor {name} has shape {tuple(weights.shape)}, "
-                f"config.json asks for {expected}"
-            )
+        stored = self._opened[path].get_slice(name)
+        shape = tuple(stored.get_shape())
+        if shape != expected:
+            message = f"{path}: tensor {name} has shape {shape}, config.json asks for {expected}"
             raise ModelLoadError(message)
+        weights: torch.Tensor = (
+            self._opened[path].get_tensor(name)
+            if all(side is None for side in part)
+            else stored[tuple(map(span, part))]
+        )
+        self._require_floating(path, name, weights)
         self._progress.add(weights.nbytes)
         return weights
 
