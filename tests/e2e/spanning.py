@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import httpx
 import openai
 from tests.e2e.served import MODEL
 from tests.e2e.waiting import wait_for
@@ -76,8 +77,16 @@ def spanning_streams(client: openai.OpenAI, number: int) -> Iterator[list[Stream
     tokens.
     """
     with _streams(client, number, NUM_TOKENS, is_repeated=True) as streams:
+        begun_s = time.monotonic()
         yield streams
-        _wait_for_each(streams, "after the event", time.monotonic())
+        ended_s = time.monotonic()
+        _wait_for_each(streams, "after the event", ended_s)
+        again_s = time.monotonic() - ended_s
+        longest = max(len(one.pieces) for stream in streams for one in stream.answers)
+        print(
+            f"\nthe event took {ended_s - begun_s:.0f} s, all read again after {again_s:.0f} s; "
+            f"the longest answer has {longest} pieces"
+        )
     _check_ends(streams, NUM_TOKENS)
 
 
@@ -168,7 +177,7 @@ def _ask(client: openai.OpenAI, stream: Stream, num_tokens: int, leave: threadin
                     return
         answer.finish_reason = finish_reason
         stream.error = "" if finish_reason else "ended without a finish reason"
-    except (openai.OpenAIError, OSError, ValueError) as error:
+    except (openai.OpenAIError, httpx.HTTPError, OSError, ValueError) as error:
         stream.error = f"{type(error).__name__}: {error}"
 
 

@@ -30,6 +30,8 @@ LABELLED = "serving.mizzen.dev/service-uid"
 WORKER = "serving.mizzen.dev/role=worker"
 NUM_STREAMS = 50
 NAME = "chat"
+DRAIN_S = 1500
+"""Long enough for the longest answer on a slow machine: at the deadline streams are cut."""
 
 
 def fleet(replicas: int, **engine: object) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def fleet(replicas: int, **engine: object) -> dict[str, Any]:
         replicas=replicas,
         engine={"contextLength": 4096, "startupDeadlineSeconds": 600, **engine},
         tokenizer={"replicas": 1},
-        worker={"resources": small, "drain": {"timeoutSeconds": 300}},
+        worker={"resources": small, "drain": {"timeoutSeconds": DRAIN_S}},
     )
 
 

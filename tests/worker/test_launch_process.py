@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -85,6 +86,49 @@ def test_serve_heals_drains_and_leaves_nothing(model: Path, tmp_path: Path) -> N
         assert served.process.wait(60) == 0
         assert not folder.exists()
         assert not any(is_running(pid) for pid in children.values())
+
+
+def test_row_36_a_server_that_drains_serves_all_who_ask_and_ends_when_they_left(
+    model: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    short = {"text": "Once", "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
+    with (
+        Launched(
+            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
+            log=tmp_path / "log",
+            admin_port=free_port(),
+        ) as served,
+        ThreadPoolExecutor(1) as pool,
+        httpx.Client(timeout=120) as kept,
+    ):
+        served.until_ready()
+
+        def ask() -> httpx.Response:
+            return kept.post(f"{url}/generate", json=short)
+
+        def drain() -> str:
+            return httpx.post(f"{served.admin}/drain?deadline_s=300", timeout=None).text
+
+        assert "connection" not in ask().headers
+        draining: list[Future[str]] = []
+
+        def begin_drain_and_ask() -> None:
+            draining.append(pool.submit(drain))
+            served.until(lambda: served.probe("/health/ready") == 503)
+            # One on the connection that was open before, one on a new connection.
+            for _ in range(2):
+                answer = ask()
+                assert answer.status_code == 200
+            assert answer.headers["connection"] == "close"
+
+        last = _stream_through(url, begin_drain_and_ask)
+        assert last["meta_info"]["completion_tokens"] == NUM_TOKENS  # type: ignore[index]
+        assert draining[0].result() == "drained\n"
+        with pytest.raises(httpx.ConnectError):
+            ask()
+        assert served.terminate() == 0
 
 
 def test_children_die_with_a_killed_launcher(model: Path, tmp_path: Path) -> None:

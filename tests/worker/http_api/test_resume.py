@@ -134,16 +134,16 @@ def test_too_many_live_requests_are_429(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_row_36_draining_front_refuses_new_and_finishes_live(tmp_path: Path) -> None:
+def test_a_front_without_time_ends_what_is_live_with_an_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path, step_s=STEP_S) as stack:
             first = asyncio.create_task(_generate(stack))
             await stack.until(lambda: stack.manager.num_live == 1)
-            stack.manager.drain()
-            refused = await _generate(stack)
-            assert refused.status_code == 503
-            assert "shutting down" in refused.json()["error"]["message"]
-            assert (await first).status_code == 200
+            stack.manager.end_all()
+            ended = await first
+            assert ended.status_code == 503
+            assert "had to end before the answer was whole" in ended.json()["error"]["message"]
+            assert stack.manager.num_live == 0
 
     asyncio.run(scenario())
 

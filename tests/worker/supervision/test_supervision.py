@@ -116,7 +116,7 @@ def test_what_stands_still_is_stuck_also_before_it_is_ready(
 @dataclass
 class _Pod:
     reason: str | None = None
-    drains: list[tuple[DrainMode, float]] = field(default_factory=list)
+    drains: list[tuple[DrainMode, float, float]] = field(default_factory=list)
 
     def health(self) -> PodHealth:
         return PodHealth(why_not_live=None, why_not_ready=self.reason, why_not_started=self.reason)
@@ -124,8 +124,8 @@ class _Pod:
     def metrics(self, process: str | None) -> str:
         return f"mizzen_x 1 {process}\n"
 
-    async def drain(self, mode: DrainMode, deadline_s: float) -> None:
-        self.drains.append((mode, deadline_s))
+    async def drain(self, mode: DrainMode, deadline_s: float, *, settle_s: float = 0.0) -> None:
+        self.drains.append((mode, deadline_s, settle_s))
 
 
 class _Processes:
@@ -223,9 +223,9 @@ def test_admin_port(method: str, path: str, status: int, text: str) -> None:
         assert answer.status_code == status
         assert text in answer.text
         if "finish" in path:
-            assert pod.drains == [(DrainMode.FINISH, 3.0)]
+            assert pod.drains == [(DrainMode.FINISH, 3.0, 5.0)]
         elif status == 200 and path == "/drain":
-            assert pod.drains == [(DrainMode.HANDBACK, 7.0)]
+            assert pod.drains == [(DrainMode.HANDBACK, 7.0, 5.0)]
         else:
             assert pod.drains == []
 

@@ -200,19 +200,17 @@ async def _report(
     wishes.wake_by(wake)
     was_ready = False
     num_beats = 0
-    ends_at_s: float | None = None
+    leaving: _Leaving | None = None
     answering: set[asyncio.Task[None]] = set()
     while True:
         wished.clear()
         while (wish := wishes.take()) is not None:
             if isinstance(wish, Drain):
-                front.manager.drain()
-                ends_at_s = time.monotonic() + wish.deadline_s
+                leaving = _Leaving(wish, front.manager, server)
             else:
                 answering.add(asyncio.create_task(_answer(front.control, wish, link)))
         answering = {task for task in answering if not task.done()}
-        num_live = front.manager.num_live
-        if ends_at_s is not None and (num_live == 0 or time.monotonic() > ends_at_s):
+        if leaving is not None and leaving.is_over():
             server.should_exit = True
             return
         num_beats += 1
@@ -220,16 +218,42 @@ async def _report(
         state = "ready" if was_ready else "waiting"
         link.report(
             Report(
-                state=state if ends_at_s is None else "draining",
+                state=state if leaving is None else "draining",
                 num_beats=num_beats,
                 detail=address,
-                num_live=num_live,
+                num_live=front.manager.num_live,
                 metrics=front.engine.recorder.samples() if num_beats % 4 == 1 else (),
             )
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REPORT_S):
                 await wished.wait()
+
+
+class _Leaving:
+    """The end of a front, from the wish for it on.
+
+    Clients that keep a connection open ask on it also after the Service has taken this pod out, and
+    new ones come until every node knows: all of them are served, and led to another pod by the end
+    of their connection. So a front ends when nobody is connected any more.
+    """
+
+    def __init__(self, wish: Drain, manager: TokenizerManager, server: Server) -> None:
+        self._manager = manager
+        self._server = server
+        now_s = time.monotonic()
+        self._settled_at_s = now_s + wish.settle_s
+        self._ends_at_s = now_s + wish.deadline_s
+        server.send_clients_away()
+
+    def is_over(self) -> bool:
+        """Whether the front may end; at the deadline what is live ends with an error."""
+        now_s = time.monotonic()
+        if now_s > self._ends_at_s:
+            self._manager.end_all()
+            return True
+        is_alone = self._manager.num_live == 0 and self._server.num_connections == 0
+        return is_alone and now_s >= self._settled_at_s
 
 
 async def _answer(control: FrontControl, asked: Control, link: ParentLink) -> None:

@@ -22,6 +22,21 @@ _UNREAD_LIMIT_MS = 120_000
 class Server(uvicorn.Server):
     """Serves in a loop that somebody else runs, and leaves signals to the launcher."""
 
+    @property
+    def num_connections(self) -> int:
+        """Open ones; those on which nothing comes after an answer close by themselves in 5 s."""
+        return len(self.server_state.connections)
+
+    def send_clients_away(self) -> None:
+        """Serve on, but end every connection by the answer to the next request on it.
+
+        A connection that were closed before might be closed just when a client asks on it.
+        """
+        close = (b"connection", b"close")
+        # The server makes its headers anew out of the configuration every second.
+        self.config.encoded_headers.append(close)
+        self.server_state.default_headers = [*self.server_state.default_headers, close]
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take no signals."""

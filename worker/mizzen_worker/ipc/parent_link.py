@@ -52,10 +52,14 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """To a child: take no new work; end what is there, then exit with 0."""
+    """To a child: take no new work; end what is there, then exit with 0.
+
+    A front is what clients find: it still serves those who come, for ``settle_s`` at least.
+    """
 
     mode: DrainMode
     deadline_s: float
+    settle_s: float = 0.0
 
 
 Wish = Drain | Control

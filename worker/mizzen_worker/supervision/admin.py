@@ -24,6 +24,8 @@ from mizzen_worker.supervision.health import PodHealth
 from mizzen_worker.supervision.pod_control import Answer, PodControl
 
 _MAX_DEADLINE_S = 86_400.0
+_SETTLE_S = 5.0
+"""So long every node's proxy may still lead clients to a pod whose end was announced."""
 _MAX_BODY_BYTES = 64 * 1024
 _POST_PATHS = frozenset({PATH_DRAIN, PATH_ABORT, PATH_FLUSH})
 _GET_PATHS = frozenset({PATH_LIVE, PATH_READY, PATH_STARTUP, PATH_METRICS, PATH_SERVER_INFO})
@@ -48,8 +50,8 @@ class Pod(Protocol):
         """Give every process's metrics, or those of one kind of process."""
         ...
 
-    async def drain(self, mode: DrainMode, deadline_s: float) -> None:
-        """Drain and return when it is over."""
+    async def drain(self, mode: DrainMode, deadline_s: float, *, settle_s: float = 0.0) -> None:
+        """Drain and return when it is over; clients who still come are served for ``settle_s``."""
         ...
 
 
@@ -161,5 +163,5 @@ async def _drain(pod: Pod, query: bytes, default_deadline_s: float) -> tuple[int
         deadline_s = -1.0
     if not 0 <= deadline_s <= _MAX_DEADLINE_S:
         return 400, f"deadline_s is {text!r}; it must be a number of seconds up to a day\n"
-    await pod.drain(DrainMode(mode), deadline_s)
+    await pod.drain(DrainMode(mode), deadline_s, settle_s=_SETTLE_S)
     return 200, "drained\n"

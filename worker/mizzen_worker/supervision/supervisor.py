@@ -163,7 +163,7 @@ class Supervisor:
         )
         return dict(zip(asked, answers, strict=True))
 
-    async def drain(self, mode: DrainMode, deadline_s: float) -> None:
+    async def drain(self, mode: DrainMode, deadline_s: float, *, settle_s: float = 0.0) -> None:
         """See ``Pod``. A second call waits for the first."""
         if self._is_draining:
             await self._drained.wait()
@@ -175,7 +175,12 @@ class Supervisor:
         for stage in self._plan.stages:
             left_s = max(0.0, ends_at_s - self._clock())
             waits = [
-                asyncio.create_task(self._drain_one(self._children[name], mode, left_s))
+                asyncio.create_task(
+                    self._drain_one(
+                        self._children[name],
+                        Drain(mode=mode, deadline_s=left_s, settle_s=min(settle_s, left_s)),
+                    )
+                )
                 for name in stage
                 if name in self._children
             ]
@@ -184,16 +189,16 @@ class Supervisor:
         logger.info("drained")
         self._drained.set()
 
-    async def _drain_one(self, child: Child, mode: DrainMode, left_s: float) -> None:
+    async def _drain_one(self, child: Child, wish: Drain) -> None:
         if not child.is_running:
             return
         if child.report.state in UNSTARTED_STATES:
             child.kill()  # It holds no work yet, and loading may take longer than any drain.
             await child.wait()
             return
-        child.drain(Drain(mode=mode, deadline_s=left_s))
+        child.drain(wish)
         try:
-            async with asyncio.timeout(left_s + _KILL_AFTER_S):
+            async with asyncio.timeout(wish.deadline_s + _KILL_AFTER_S):
                 await child.wait()
         except TimeoutError:
             child.kill()

@@ -83,7 +83,6 @@ class TokenizerManager:
             texts=self._texts, metrics=self._metrics, clock=clock, forget=self._forget
         )
         self._states: dict[RequestId, RequestState] = {}
-        self._is_draining = False
 
     @property
     def workers(self) -> Workers:
@@ -98,22 +97,22 @@ class TokenizerManager:
     @property
     def is_accepting(self) -> bool:
         """Whether a new request would be taken."""
-        return not self._is_draining and self._workers.is_any_accepting
+        return self._workers.is_any_accepting
 
     @property
     def retry_after_s(self) -> float:
         """When a client that is refused for lack of room should come again."""
         return self._pace.retry_after_s(self._workers.num_queued, self._clock())
 
-    def drain(self) -> None:
-        """Take no new request from now on; live ones go on."""
-        self._is_draining = True
+    def end_all(self) -> None:
+        """End every live request with an error: this process has no time left."""
+        for state in list(self._states.values()):
+            self._attempts.stop(state)
+            message = "this server had to end before the answer was whole; ask again"
+            self._endings.fail(state, UnavailableError(message))
 
     def submit(self, request_id: RequestId, wanted: GenerateInput) -> RequestState:
         """Accept a request; raises ``OverloadedError`` when it cannot be taken now."""
-        if self._is_draining:
-            msg = "this server is shutting down"
-            raise UnavailableError(msg)
         if self.num_live >= self._settings.max_live_requests:
             msg = f"{self.num_live} requests are live, which is the limit"
             raise OverloadedError(msg, retry_after_s=self.retry_after_s)
