@@ -294,7 +294,8 @@ def block_statistics(
     _require(logits.dtype == torch.float32, f"logits must be float32, not {logits.dtype}")
     _require(logits.stride(1) == 1, "a row of logits must be contiguous")
     num_blocks = triton.cdiv(vocab_size, _BLOCK_SIZE)
-    maxima, sums = logits.new_empty((2, num_rows, num_blocks))
+    # Each aligned, whatever the number of rows: kernels are compiled ahead for that.
+    maxima, sums = (logits.new_empty((num_rows, num_blocks)) for _ in range(2))
     if num_rows:
         _block_statistics_kernel[(triton.cdiv(num_blocks, _BLOCKS_PER_PROGRAM), num_rows)](
             logits,
