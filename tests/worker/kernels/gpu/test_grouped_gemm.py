@@ -1,11 +1,13 @@
 """Experts' products equal the reference: empty experts, crowded ones, sizes that divide no tile."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests import benchmark_models
 from tests.worker.kernels.gpu.ahead_of_time import compile_elsewhere, empty
 
-from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
+from mizzen_worker.kernels.gpu.grouped_gemm import ManyTile, down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN, dependent, has_tensor_copies, shared_memory
 from mizzen_worker.kernels.gpu.row_tiles import RowTiles
@@ -26,7 +28,9 @@ FEW = (
         wide=Tile(rows=32, columns=32, depth=16, stages=2, accumulators=2),
     ),
 )
-MANY = (gated_many, down_many, Tile(rows=16, columns=32, depth=16, stages=2))
+MANY = (gated_many, down_many, ManyTile(rows=16, columns=32, depth=16, stages=2))
+STAYING = (gated_many, down_many, replace(MANY[2], programs=1))
+FORMS = pytest.mark.parametrize("form", [FEW, MANY, STAYING], ids=["few", "many", "staying"])
 
 
 def check(form, dtype: torch.dtype, ids: torch.Tensor, experts: int, size: int, inner: int) -> None:
@@ -51,7 +55,7 @@ def check(form, dtype: torch.dtype, ids: torch.Tensor, experts: int, size: int, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
+@FORMS
 @pytest.mark.parametrize(
     ("tokens", "experts", "chosen", "sizes"),
     [(2, 6, 2, (32, 16)), (21, 3, 2, (48, 40)), (5, 4, 1, (16, 64))],
@@ -63,7 +67,7 @@ def test_chosen_at_random(
     check(form, dtype, ids, experts, *sizes)
 
 
-@pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
+@FORMS
 @pytest.mark.parametrize("expert", [0, 2, 4])
 def test_all_tokens_choose_one_expert(form, expert: int) -> None:
     check(form, torch.float32, torch.full((49, 1), expert), 5, 32, 24)
@@ -79,7 +83,7 @@ def test_tiles_of_two_kernels_are_refused() -> None:
             RowTiles(narrow=narrow, wide=wide)
 
 
-@pytest.mark.parametrize("form", [FEW, MANY], ids=["few", "many"])
+@FORMS
 def test_other_sizes_are_refused(form) -> None:
     gated, down_product, tile = form
     pairs = (torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))

@@ -1,14 +1,16 @@
 """Owns products of experts' matrices with the many rows that each was chosen for; sorts no pairs.
 
 For prompts: an expert has some tens to hundreds of rows, which are the left operand. Arguments and
-results are those of ``grouped_skinny_gemm.py``, so that either may follow the other.
+results are those of ``grouped_skinny_gemm.py``, but activations between the two products lie in the
+order of the sorted pairs, so that the second finds an expert's rows side by side.
 
 Grid: by what the host knows. ``pairs / rows of a tile + experts`` blocks of rows are the most that
-there can be; a program finds its expert and rows by the offsets on the device, and those past the
-last block do nothing. Tiles of one expert are neighbours, so that its matrix is in L2.
+there can be, each of several tiles; how many there are, and their experts and rows, a program finds
+by the offsets on the device. Tiles of one expert are neighbours, so that its matrix is in L2.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,34 +25,28 @@ from mizzen_worker.kernels.gpu.expert_blocks import (
     max_blocks,
     require_sizes,
 )
+from mizzen_worker.kernels.gpu.launching import num_multiprocessors
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManyTile(Tile):
+    """A tile with experts' rows as the left operand.
+
+    ``programs`` of a multiprocessor stay and take tiles in turn, so that the end of one tile runs
+    beside the products of the next; 0: a program for each tile.
+    """
+
+    programs: int = 0
+
+
 @triton.jit
-def _multiply_rows(
-    rows,
-    exists,
-    matrices,
-    first_row,
-    K,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STAGES: tl.constexpr,
-    IS_WHOLE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """[ROWS, COLUMNS] float32."""
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for k in tl.range(0, K, DEPTH, num_stages=STAGES):
-        if IS_WHOLE:
-            batch = tl.load(rows + k, mask=exists[:, None], other=0.0)
-        else:
-            is_inside = (k + tl.arange(0, DEPTH) < K)[None, :]
-            batch = tl.load(rows + k, mask=exists[:, None] & is_inside, other=0.0)
-        matrix = matrices.load([first_row, k])
-        total = tl.dot(batch, matrix.T, total, input_precision=PRECISION)
-    return total
+def _place_of(item, tiles, begins, ends, until, EXPERTS_BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Of the item: its expert, the tile of its matrix, its rows' places and which of them exist."""
+    block = item // tiles
+    expert, first, end = find_block(begins, ends, until, block, EXPERTS_BLOCK, ROWS)
+    place = first + tl.arange(0, ROWS)
+    return expert, item % tiles, first, place, place < end
 
 
 @triton.jit
@@ -71,6 +67,7 @@ def _gated_kernel(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
     IS_WHOLE: tl.constexpr,
+    STAYS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -79,34 +76,33 @@ def _gated_kernel(
         gdc_wait()
     tiles = tl.cdiv(2 * F, COLUMNS)
     begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
-    expert, first, end = find_block(
-        begins, ends, until, tl.program_id(0) // tiles, EXPERTS_BLOCK, ROWS
-    )
-    if expert < EXPERTS:
-        tile = tl.program_id(0) % tiles
-        place = first + tl.arange(0, ROWS)
-        exists = place < end
+    done = tl.program_id(0)
+    step = tl.num_programs(0)
+    for item in tl.range(done, tl.max(until, axis=0) * tiles, step, flatten=STAYS):
+        expert, tile, _, place, exists = _place_of(
+            item, tiles, begins, ends, until, EXPERTS_BLOCK, ROWS
+        )
         pair = tl.load(order + place, mask=exists, other=0)
         rows = inputs + (pair // CHOSEN).to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
-        first_row = expert * 2 * F + tile * COLUMNS
-        both = _multiply_rows(
-            rows,
-            exists,
-            matrices,
-            first_row,
-            K,
-            ROWS,
-            COLUMNS,
-            DEPTH,
-            STAGES,
-            IS_WHOLE,
-            PRECISION,
-        )
-        gate, up = tl.split(tl.reshape(both, [ROWS, COLUMNS // 2, 2]))
+        both = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+            if IS_WHOLE:
+                batch = tl.load(rows + k)  # Those that do not exist are the first token's.
+            else:
+                batch = tl.load(rows + k, mask=(k + tl.arange(0, DEPTH) < K)[None, :], other=0.0)
+            matrix = matrices.load([expert * 2 * F + tile * COLUMNS, k])
+            both = tl.dot(batch, matrix.T, both, input_precision=PRECISION)
+        if STAYS:
+            expert, tile, _, place, exists = _place_of(
+                done, tiles, begins, ends, until, EXPERTS_BLOCK, ROWS
+            )
+            pair = tl.load(order + place, mask=exists, other=0)
+        done += step
         weight = tl.load(weights + pair, mask=exists, other=0.0)
+        gate, up = tl.split(tl.reshape(both, [ROWS, COLUMNS // 2, 2]))
         value = gate * tl.sigmoid(gate) * up * weight[:, None]
         column = tile * (COLUMNS // 2) + tl.arange(0, COLUMNS // 2)
-        target = products + pair.to(tl.int64)[:, None] * F + column[None, :]
+        target = products + place.to(tl.int64)[:, None] * F + column[None, :]
         mask = exists[:, None] & (column < F)[None, :]
         tl.store(target, value.to(products.dtype.element_ty), mask=mask)
 
@@ -128,7 +124,7 @@ def _down_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
-    IS_WHOLE: tl.constexpr,
+    STAYS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -137,29 +133,23 @@ def _down_kernel(
         gdc_wait()
     tiles = tl.cdiv(N, COLUMNS)
     begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, ROWS)
-    expert, first, end = find_block(
-        begins, ends, until, tl.program_id(0) // tiles, EXPERTS_BLOCK, ROWS
-    )
-    if expert < EXPERTS:
-        tile = tl.program_id(0) % tiles
-        place = first + tl.arange(0, ROWS)
-        exists = place < end
-        pair = tl.load(order + place, mask=exists, other=0)
-        rows = inputs + pair.to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
-        first_row = expert * N + tile * COLUMNS
-        total = _multiply_rows(
-            rows,
-            exists,
-            matrices,
-            first_row,
-            K,
-            ROWS,
-            COLUMNS,
-            DEPTH,
-            STAGES,
-            IS_WHOLE,
-            PRECISION,
+    done = tl.program_id(0)
+    step = tl.num_programs(0)
+    for item in tl.range(done, tl.max(until, axis=0) * tiles, step, flatten=STAYS):
+        expert, tile, first, place, exists = _place_of(
+            item, tiles, begins, ends, until, EXPERTS_BLOCK, ROWS
         )
+        total = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for k in tl.range(0, K, DEPTH, num_stages=STAGES):
+            batch = inputs.load([first, k])
+            matrix = matrices.load([expert * N + tile * COLUMNS, k])
+            total = tl.dot(batch, matrix.T, total, input_precision=PRECISION)
+        if STAYS:
+            expert, tile, _, place, exists = _place_of(
+                done, tiles, begins, ends, until, EXPERTS_BLOCK, ROWS
+            )
+        done += step
+        pair = tl.load(order + place, mask=exists, other=0)
         column = tile * COLUMNS + tl.arange(0, COLUMNS)
         token = (pair % CHOSEN).to(tl.int64) * num_tokens + pair // CHOSEN
         target = products + token[:, None] * N + column[None, :]
@@ -172,18 +162,18 @@ def gated_many(
     matrices: torch.Tensor,
     weights: torch.Tensor,
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
-    tile: Tile,
+    tile: ManyTile,
     launch: Mapping[str, Any],
 ) -> torch.Tensor:
-    """As ``gated_few``."""
+    """As ``gated_few``, but in the order of ``sorted_pairs``."""
     experts, double, depth = matrices.shape
     num_tokens, num_chosen = weights.shape
     require_sizes(inputs, matrices, num_tokens)
     shape = (weights.numel(), double // 2)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
-        programs = max_blocks(weights.numel(), experts, tile) * triton.cdiv(double, tile.columns)
-        _gated_kernel[(programs,)](
+        items = max_blocks(weights.numel(), experts, tile) * triton.cdiv(double, tile.columns)
+        _gated_kernel[(_num_programs(items, tile),)](
             TensorDescriptor.from_tensor(
                 matrices.view(experts * double, depth), [tile.columns, tile.depth]
             ),
@@ -194,6 +184,7 @@ def gated_many(
             double // 2,
             depth,
             CHOSEN=num_chosen,
+            IS_WHOLE=depth % tile.depth == 0,
             **_options(inputs, experts, tile, launch),
         )
     return products
@@ -204,22 +195,22 @@ def down_many(
     matrices: torch.Tensor,
     num_chosen: int,
     sorted_pairs: tuple[torch.Tensor, torch.Tensor],
-    tile: Tile,
+    tile: ManyTile,
     launch: Mapping[str, Any],
 ) -> torch.Tensor:
-    """As ``down_few``."""
+    """As ``down_few``, of inputs in the order of ``sorted_pairs``."""
     experts, outputs, depth = matrices.shape
     num_tokens = len(inputs) // num_chosen
     require_sizes(inputs, matrices, num_tokens * num_chosen)
     shape = (num_chosen, num_tokens, outputs)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
-        programs = max_blocks(len(inputs), experts, tile) * triton.cdiv(outputs, tile.columns)
-        _down_kernel[(programs,)](
+        items = max_blocks(len(inputs), experts, tile) * triton.cdiv(outputs, tile.columns)
+        _down_kernel[(_num_programs(items, tile),)](
             TensorDescriptor.from_tensor(
                 matrices.view(experts * outputs, depth), [tile.columns, tile.depth]
             ),
-            inputs,
+            TensorDescriptor.from_tensor(inputs, [tile.rows, tile.depth]),
             *sorted_pairs,
             products,
             num_tokens,
@@ -231,8 +222,12 @@ def down_many(
     return products
 
 
+def _num_programs(items: int, tile: ManyTile) -> int:
+    return min(items, num_multiprocessors() * tile.programs) if tile.programs else items
+
+
 def _options(
-    inputs: torch.Tensor, experts: int, tile: Tile, launch: Mapping[str, Any]
+    inputs: torch.Tensor, experts: int, tile: ManyTile, launch: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
         "EXPERTS": experts,
@@ -241,7 +236,7 @@ def _options(
         "COLUMNS": tile.columns,
         "DEPTH": tile.depth,
         "STAGES": tile.stages,
-        "IS_WHOLE": inputs.shape[1] % tile.depth == 0,
+        "STAYS": tile.programs > 0,
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
         "num_warps": tile.warps,
     } | dict(launch)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile
 from mizzen_worker.kernels.gpu.gemv import GemvTile
+from mizzen_worker.kernels.gpu.grouped_gemm import ManyTile
 from mizzen_worker.kernels.gpu.row_tiles import RowTiles
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
@@ -32,8 +33,8 @@ class FewRows:
 class ManyRows:
     """Both products of a step where an expert has many rows: they are the left operand."""
 
-    gated: Tile
-    down: Tile
+    gated: ManyTile
+    down: ManyTile
 
     def fitted(self, limit: int, element_size: int = 2) -> "ManyRows":
         """See ``FewRows``."""
@@ -69,8 +70,12 @@ def _pair(rows: int, columns: int, depth: int, stages: int) -> Tile:
     return Tile(rows=rows, columns=2 * columns, depth=depth, stages=stages, accumulators=2)
 
 
-def _many(gated: Tile, down: Tile) -> ManyRows:
-    return ManyRows(gated=gated, down=down)
+def _many(
+    rows: int, columns: int, depth: int, stages: int, warps: int = 4, programs: int = 0
+) -> ManyTile:
+    return ManyTile(
+        rows=rows, columns=columns, depth=depth, stages=stages, warps=warps, programs=programs
+    )
 
 
 def _tile(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
@@ -86,17 +91,17 @@ _CHOICES: Mapping[float, Choice] = {
         gated=RowTiles(narrow=_pair(32, 64, 128, 5), wide=_pair(64, 64, 128, 4)),
         down=RowTiles(narrow=_tile(32, 128, 128, 4), wide=_tile(64, 128, 128, 3)),
     ),
-    200.0: _many(_tile(128, 128, 64, 3, 8), _tile(64, 128, 64, 4, 4)),
+    200.0: ManyRows(gated=_many(128, 128, 64, 3, 8), down=_many(64, 128, 64, 4, 4)),
 }
-_SMALL = [_tile(rows, 64, 64, 3, 4) for rows in (16, 32)]
+_SMALL = [_many(rows, 64, 64, 3, 4) for rows in (16, 32)]
 _WITHOUT_TENSOR_COPIES: Mapping[float, Choice] = {
-    8.0: _many(_SMALL[0], _SMALL[0]),
-    32.0: _many(_SMALL[1], _SMALL[1]),
-    math.inf: _many(_tile(128, 128, 64, 3, 8), _tile(128, 128, 64, 3, 8)),
+    8.0: ManyRows(gated=_SMALL[0], down=_SMALL[0]),
+    32.0: ManyRows(gated=_SMALL[1], down=_SMALL[1]),
+    math.inf: ManyRows(gated=_many(128, 128, 64, 3, 8), down=_many(128, 128, 64, 3, 8)),
 }
 """There descriptors become plain loads, which only small tiles hold in registers."""
 
-_MANY_ROWS = _many(_tile(128, 256, 64, 3, 8), _tile(128, 128, 64, 3, 4))
+_MANY_ROWS = ManyRows(gated=_many(128, 256, 64, 3, 8), down=_many(128, 256, 64, 3, 8, 1))
 
 QWEN_30B_A3B = ExpertTiles(
     router_one=GemvTile(warps=4, rows=1, ahead=8),
