@@ -24,9 +24,13 @@ def test_choice_is_the_references(
 ) -> None:
     logits = torch.randn(splits, tokens, experts, device=DEVICE) * 3
     expected = reference.choose_experts(logits.sum(0), chosen, is_normalised=is_normalised)
-    found = choose_experts(logits, chosen, is_normalised=is_normalised, launch=PLAIN)
+    slots = torch.full((experts, tokens), 99, dtype=torch.uint8, device=DEVICE)
+    found = choose_experts(logits, chosen, is_normalised=is_normalised, launch=PLAIN, slots=slots)
     assert torch.equal(found[0].long(), expected[0])
     torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-6)
+    places = torch.arange(1, chosen + 1, dtype=torch.uint8, device=DEVICE).expand(tokens, -1)
+    wanted = torch.zeros(tokens, experts, dtype=torch.uint8, device=DEVICE)
+    assert torch.equal(slots, wanted.scatter_(1, expected[0], places).t())
 
 
 @pytest.mark.parametrize(
@@ -107,6 +111,8 @@ def launch_all() -> None:
         for tokens, splits in ((1, 1), (64, 4), (8192, 1)):
             logits = empty(splits, tokens, experts, dtype=torch.float32)
             ids, _ = choose_experts(logits, chosen, is_normalised=True, launch=launch)
+            slots = empty(experts, tokens, dtype=torch.uint8)
+            choose_experts(logits, chosen, is_normalised=True, launch=launch, slots=slots)
             sort_by_expert(ids, experts, launch)
 
 

@@ -33,6 +33,13 @@ STAYING = (gated_many, down_many, replace(MANY[2], programs=1))
 FORMS = pytest.mark.parametrize("form", [FEW, MANY, STAYING], ids=["few", "many", "staying"])
 
 
+def slots_of(ids: torch.Tensor, experts: int) -> torch.Tensor:
+    """1 + the slot in which a token chose an expert, 0 where it did not: [experts, tokens]."""
+    slots = torch.zeros(len(ids), experts, dtype=torch.uint8, device=ids.device)
+    places = torch.arange(1, ids.shape[1] + 1, dtype=torch.uint8, device=ids.device)
+    return slots.scatter_(1, ids, places.expand_as(ids)).t().contiguous()
+
+
 def check(form, dtype: torch.dtype, ids: torch.Tensor, experts: int, size: int, inner: int) -> None:
     gated, down_product, tile = form
     num_tokens, chosen = ids.shape
@@ -42,7 +49,8 @@ def check(form, dtype: torch.dtype, ids: torch.Tensor, experts: int, size: int, 
     down = (torch.randn(experts, size, inner, device=DEVICE) / inner**0.5).to(dtype)
     weights = torch.rand(num_tokens, chosen, device=DEVICE)
     ids = ids.to(DEVICE)
-    pairs = reference.sort_by_expert(ids, experts)
+    is_few = isinstance(tile, RowTiles)
+    pairs = slots_of(ids, experts) if is_few else reference.sort_by_expert(ids, experts)
     gate_up = torch.stack([gate, up], dim=2).flatten(1, 2)
     activations = gated(inputs, gate_up, weights, pairs, tile, PLAIN)
     products = down_product(activations, down, chosen, pairs, tile, PLAIN)
@@ -58,7 +66,7 @@ def check(form, dtype: torch.dtype, ids: torch.Tensor, experts: int, size: int, 
 @FORMS
 @pytest.mark.parametrize(
     ("tokens", "experts", "chosen", "sizes"),
-    [(2, 6, 2, (32, 16)), (21, 3, 2, (48, 40)), (5, 4, 1, (16, 64))],
+    [(2, 6, 2, (32, 16)), (21, 3, 2, (48, 40)), (150, 3, 2, (16, 16)), (5, 4, 1, (16, 64))],
 )
 def test_chosen_at_random(
     form, dtype: torch.dtype, tokens: int, experts: int, chosen: int, sizes: tuple[int, int]
@@ -87,6 +95,8 @@ def test_tiles_of_two_kernels_are_refused() -> None:
 def test_other_sizes_are_refused(form) -> None:
     gated, down_product, tile = form
     pairs = (torch.zeros(4, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
+    if isinstance(tile, RowTiles):
+        pairs = torch.zeros(2, 2, dtype=torch.uint8)
     weights = torch.ones(2, 2)
     with pytest.raises(ValueError, match="one depth that is a"):
         gated(torch.zeros(2, 32), torch.zeros(2, 32, 48), weights, pairs, tile, PLAIN)
@@ -108,15 +118,17 @@ def launch_all() -> None:
             choice = choice.fitted(shared_memory())
             is_few = isinstance(choice, FewRows)
             gated, down_product = FEW[:2] if is_few else MANY[:2]
+            slots = empty(experts, tokens, dtype=torch.uint8)
+            pairs = slots if is_few else (order, offsets)
             activations = gated(
                 empty(tokens, size),
                 gate_up,
                 empty(tokens, chosen, dtype=torch.float32),
-                (order, offsets),
+                pairs,
                 choice.gated,
                 launch,
             )
-            down_product(activations, down, chosen, (order, offsets), choice.down, launch)
+            down_product(activations, down, chosen, pairs, choice.down, launch)
 
 
 @pytest.mark.slow

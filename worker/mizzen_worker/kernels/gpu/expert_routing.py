@@ -5,8 +5,10 @@
   num_chosen], best first. Meaning, ties and NaN as in ``reference/moe.py``: a NaN never makes an
   expert that is not there. Tokens that only fill up a captured step (``Padding``) take the choice
   of the first token, so that no expert is read for them alone.
-- ``sort_by_expert``: experts [num_tokens, num_chosen] to ``order`` [pairs] int32, the pairs
-  (token * num_chosen + slot) sorted by expert and in order within one, and ``offsets``
+  ``slots`` [num_experts, num_tokens] uint8, where it is given, gets 1 + the slot in which a token
+  chose an expert, 0 where it did not: few tokens need no more sorting than that.
+- ``sort_by_expert``, for many tokens: experts [num_tokens, num_chosen] to ``order`` [pairs] int32,
+  the pairs (token * num_chosen + slot) sorted by expert and in order within one, and ``offsets``
   [num_experts + 1] int32 of each expert's part of it. No atomics: the same on every run.
 
 Any sizes; contiguous. Nothing is read before the wait of a dependent launch.
@@ -23,6 +25,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 MAX_EXPERTS = 512
 """One warp holds the logits of a token."""
+_MAX_SLOTS = 255
+"""What a byte of ``slots`` can tell."""
 _MAX_BLOCK = 4096
 """Pairs that a program looks at in one step."""
 
@@ -53,12 +57,14 @@ def _choose_kernel(
     first_location,
     chosen,
     weights,
+    slots,
     num_tokens,
     SPLITS: tl.constexpr,
     EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr,
     IS_NORMALISED: tl.constexpr,
     HAS_PADDING: tl.constexpr,
+    HAS_SLOTS: tl.constexpr,
     BLOCK: tl.constexpr,
     SLOTS: tl.constexpr,
     PDL: tl.constexpr,
@@ -88,12 +94,17 @@ def _choose_kernel(
     slot = tl.arange(0, SLOTS)
     ids = tl.zeros([SLOTS], tl.int32)
     keys = tl.zeros([SLOTS], tl.int32)
+    chosen_in = tl.zeros([BLOCK], tl.int32)
     for place in range(CHOSEN):
         best = tl.max(key, axis=0)
         index = tl.min(tl.where(key == best, expert, BLOCK), axis=0)
         ids = tl.where(slot == place, index, ids)
         keys = tl.where(slot == place, best, keys)
         key = tl.where(expert == index, LOWEST, key)
+        chosen_in = tl.where(expert == index, place + 1, chosen_in)
+    if HAS_SLOTS:
+        target = slots + expert * num_tokens + token
+        tl.store(target, chosen_in.to(slots.dtype.element_ty), mask=exists)
     top = (top_key ^ ((top_key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
     value = (keys ^ ((keys >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
     has_nan = tl.max(is_nan.to(tl.int32), axis=0) > 0
@@ -161,8 +172,9 @@ def choose_experts(
     is_normalised: bool,
     launch: Mapping[str, Any],
     padding: Padding | None = None,
+    slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Experts and their weights; see the module."""
+    """Experts and their weights; fills ``slots``; see the module."""
     splits, num_tokens, num_experts = logits.shape
     if not num_chosen <= num_experts <= MAX_EXPERTS or not logits.is_contiguous():
         message = (
@@ -171,6 +183,12 @@ def choose_experts(
         )
         raise ValueError(message)
     shape, device = (num_tokens, num_chosen), logits.device
+    if slots is not None and (slots.shape != (num_experts, num_tokens) or num_chosen > _MAX_SLOTS):
+        message = (
+            f"slots {tuple(slots.shape)} for {num_chosen} of {num_experts} experts of {num_tokens} "
+            f"tokens: one of each expert and token, and at most {_MAX_SLOTS} chosen, are needed"
+        )
+        raise ValueError(message)
     chosen = torch.empty(shape, dtype=torch.int32, device=device)
     weights = torch.empty(shape, dtype=torch.float32, device=device)
     if num_tokens:
@@ -180,12 +198,14 @@ def choose_experts(
             0 if padding is None else padding.first,
             chosen,
             weights,
+            chosen if slots is None else slots,
             num_tokens,
             SPLITS=splits,
             EXPERTS=num_experts,
             CHOSEN=num_chosen,
             IS_NORMALISED=is_normalised,
             HAS_PADDING=padding is not None,
+            HAS_SLOTS=slots is not None,
             BLOCK=max(triton.next_power_of_2(num_experts), 2),
             SLOTS=max(triton.next_power_of_2(num_chosen), 2),
             num_warps=1,

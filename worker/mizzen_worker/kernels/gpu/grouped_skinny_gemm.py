@@ -2,7 +2,8 @@
 
 As in ``skinny_gemm.py`` the matrix is the left operand and rows of the batch are its columns. Work
 for 2 to some 400 tokens, where most experts have some 16 rows or fewer; a crowded one takes wide
-tiles. Pairs, ``order`` and ``offsets`` are those of ``expert_routing.py``.
+tiles. ``slots`` [experts, num_tokens] uint8 are those of ``expert_routing.py``: a program finds the
+pairs of its expert itself, which costs less than a kernel that sorts them for all.
 
 - ``gated_few``: ``inputs`` [num_tokens, K], ``matrices`` [experts, 2 * F, K] (rows gate, up in
   turn) and ``weights`` [num_tokens, num_chosen] float32 to ``silu(gate) * up * weight``
@@ -11,13 +12,11 @@ tiles. Pairs, ``order`` and ``offsets`` are those of ``expert_routing.py``.
   N]: to be added up, in this order, by whoever needs the sum.
 
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
-Grid: a program is a tile of rows of an expert's matrix for one block of its pairs; there are as
-many as there can be at most, and those without work end at once (which was measured to be faster
-than programs that stay and take several). An expert's are neighbours. Matrices come through tensor
-descriptors: a tile that passes the end of an expert reads rows of the next one, and stores none of
-them. With ``Tile.ahead`` the programs of a dependent launch ask L2 for that many bytes (a power of
-two, 128 at least) of each row of theirs before they wait: worth it where nearly all experts are
-chosen.
+Grid: a program is a tile of rows of an expert's matrix, for all of its pairs in blocks; without
+pairs it ends at once. Matrices come through tensor descriptors: a tile that passes the end of an
+expert reads rows of the next one, and stores none of them. With ``Tile.ahead`` the programs of a
+dependent launch ask L2 for that many bytes (a power of two, 128 at least) of each row of theirs
+before they wait: worth it where nearly all experts are chosen.
 """
 
 from collections.abc import Mapping
@@ -29,14 +28,12 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.expert_blocks import (
-    find_block,
-    load_blocks,
-    max_blocks,
-    require_sizes,
-)
+from mizzen_worker.kernels.gpu.expert_blocks import require_sizes
 from mizzen_worker.kernels.gpu.row_tiles import RowTiles, kernel_options
 from mizzen_worker.kernels.gpu.skinny_tile import ask_ahead
+
+_TOKENS = 128
+"""Looked at together for those that chose an expert."""
 
 
 @triton.jit
@@ -62,8 +59,7 @@ def _begin(
 ):
     """Let successors begin and wait; meanwhile ask L2 for the matrix.
 
-    Which experts have pairs is not known yet: if all have, these are the program's own rows, else
-    mostly those of some other program that begins now. ``num_rows`` of all experts' matrices.
+    Which experts have pairs is not known yet. ``num_rows`` of all experts' matrices.
     """
     if PDL:
         gdc_launch_dependents()
@@ -73,20 +69,63 @@ def _begin(
 
 
 @triton.jit
+def _count_pairs(slots, expert, num_tokens, TOKENS: tl.constexpr):
+    """How many tokens chose an expert."""
+    count = 0
+    for begin in range(0, num_tokens, TOKENS):
+        token = begin + tl.arange(0, TOKENS)
+        chosen_in = tl.load(slots + expert * num_tokens + token, mask=token < num_tokens, other=0)
+        count += tl.sum((chosen_in > 0).to(tl.int32), axis=0)
+    return count
+
+
+@triton.jit
+def _find_pairs(
+    slots,
+    expert,
+    num_tokens,
+    first,
+    CHOSEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """[ROWS] of an expert's pairs, in the order of tokens, from the ``first`` on; 0 past the last.
+
+    A pair's place is the number of tokens before it that chose the expert.
+    """
+    wanted = first + 1 + tl.arange(0, ROWS)
+    pair = tl.zeros([ROWS], tl.int32)
+    before = 0
+    for begin in range(0, num_tokens, TOKENS):
+        token = begin + tl.arange(0, TOKENS)
+        chosen_in = tl.load(slots + expert * num_tokens + token, mask=token < num_tokens, other=0)
+        chosen_in = chosen_in.to(tl.int32)
+        is_own = chosen_in > 0
+        until = before + tl.cumsum(is_own.to(tl.int32), axis=0)
+        is_wanted = is_own[:, None] & (until[:, None] == wanted[None, :])
+        own = token * CHOSEN + chosen_in - 1
+        pair += tl.sum(tl.where(is_wanted, own[:, None], 0), axis=0)
+        before += tl.sum(is_own.to(tl.int32), axis=0)
+    return pair
+
+
+@triton.jit
 def _gated_item(
     gates,
     ups,
     inputs,
-    order,
+    slots,
     weights,
     products,
+    num_tokens,
     expert,
     first,
-    end,
+    count,
     first_row,
     F,
     K,
     CHOSEN: tl.constexpr,
+    TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -94,9 +133,8 @@ def _gated_item(
     IS_WHOLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    place = first + tl.arange(0, ROWS)
-    exists = place < end
-    pair = tl.load(order + place, mask=exists, other=0)
+    pair = _find_pairs(slots, expert, num_tokens, first, CHOSEN, ROWS, TOKENS)
+    exists = first + tl.arange(0, ROWS) < count
     rows = inputs + (pair // CHOSEN).to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
     gate = tl.zeros([COLUMNS, ROWS], tl.float32)
     up = tl.zeros([COLUMNS, ROWS], tl.float32)
@@ -114,7 +152,8 @@ def _gated_item(
     tl.store(target, value.to(products.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+# Not specialised: any number of tokens runs the same code.
+@triton.jit(do_not_specialize=["num_tokens"])
 def _gated_kernel(
     gates,
     ups,
@@ -122,15 +161,16 @@ def _gated_kernel(
     wide_ups,
     matrix,
     inputs,
-    order,
-    offsets,
+    slots,
     weights,
     products,
+    tally,
+    num_tokens,
     F,
     K,
     EXPERTS: tl.constexpr,
-    EXPERTS_BLOCK: tl.constexpr,
     CHOSEN: tl.constexpr,
+    TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -141,32 +181,37 @@ def _gated_kernel(
     IS_WHOLE: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
+    HAS_TALLY: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (block of rows, tile of gate rows and of the up rows beside them)."""
+    """Program (expert, tile of gate rows and of the up rows beside them)."""
     tiles = tl.cdiv(F, COLUMNS)
-    own = tl.program_id(0)
-    guess = 2 * (own // tiles * F + own % tiles * COLUMNS)
-    _begin(matrix, guess, EXPERTS * 2 * F, K, 2 * COLUMNS, AHEAD, PDL)
-    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, WIDE_ROWS)
-    if own < tl.max(until, axis=0) * tiles:
-        expert, first, end = find_block(begins, ends, until, own // tiles, EXPERTS_BLOCK, WIDE_ROWS)
-        first_row = own % tiles * COLUMNS
-        if end - first <= ROWS:
+    expert = tl.program_id(0) // tiles
+    tile = tl.program_id(0) % tiles
+    first_row = tile * COLUMNS
+    _begin(matrix, 2 * (expert * F + first_row), EXPERTS * 2 * F, K, 2 * COLUMNS, AHEAD, PDL)
+    count = _count_pairs(slots, expert, num_tokens, TOKENS)
+    if HAS_TALLY and tile == 0:
+        tl.atomic_add(tally, (count > 0).to(tl.int32), sem="relaxed")
+        tl.atomic_add(tally + 1, (expert == 0).to(tl.int32), sem="relaxed")
+    for first in range(0, count, WIDE_ROWS):
+        if count - first <= ROWS:
             _gated_item(
                 gates,
                 ups,
                 inputs,
-                order,
+                slots,
                 weights,
                 products,
+                num_tokens,
                 expert,
                 first,
-                end,
+                count,
                 first_row,
                 F,
                 K,
                 CHOSEN,
+                TOKENS,
                 ROWS,
                 COLUMNS,
                 DEPTH,
@@ -179,16 +224,18 @@ def _gated_kernel(
                 wide_gates,
                 wide_ups,
                 inputs,
-                order,
+                slots,
                 weights,
                 products,
+                num_tokens,
                 expert,
                 first,
-                tl.minimum(end, first + WIDE_ROWS),
+                count,
                 first_row,
                 F,
                 K,
                 CHOSEN,
+                TOKENS,
                 WIDE_ROWS,
                 COLUMNS,
                 WIDE_DEPTH,
@@ -202,16 +249,17 @@ def _gated_kernel(
 def _down_item(
     matrices,
     inputs,
-    order,
+    slots,
     products,
     expert,
     first,
-    end,
+    count,
     first_row,
     num_tokens,
     N,
     K,
     CHOSEN: tl.constexpr,
+    TOKENS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -219,9 +267,8 @@ def _down_item(
     IS_WHOLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    place = first + tl.arange(0, ROWS)
-    exists = place < end
-    pair = tl.load(order + place, mask=exists, other=0)
+    pair = _find_pairs(slots, expert, num_tokens, first, CHOSEN, ROWS, TOKENS)
+    exists = first + tl.arange(0, ROWS) < count
     rows = inputs + pair.to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
     total = tl.zeros([COLUMNS, ROWS], tl.float32)
     for k in tl.range(0, K, DEPTH, num_stages=STAGES):
@@ -235,21 +282,20 @@ def _down_item(
     tl.store(target, tl.trans(total).to(products.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _down_kernel(
     matrices,
     wide_matrices,
     matrix,
     inputs,
-    order,
-    offsets,
+    slots,
     products,
     num_tokens,
     N,
     K,
     EXPERTS: tl.constexpr,
-    EXPERTS_BLOCK: tl.constexpr,
     CHOSEN: tl.constexpr,
+    TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -262,28 +308,28 @@ def _down_kernel(
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (block of rows, tile of rows of the expert's matrix)."""
+    """Program (expert, tile of rows of its matrix)."""
     tiles = tl.cdiv(N, COLUMNS)
-    own = tl.program_id(0)
-    _begin(matrix, own // tiles * N + own % tiles * COLUMNS, EXPERTS * N, K, COLUMNS, AHEAD, PDL)
-    begins, ends, until = load_blocks(offsets, EXPERTS, EXPERTS_BLOCK, WIDE_ROWS)
-    if own < tl.max(until, axis=0) * tiles:
-        expert, first, end = find_block(begins, ends, until, own // tiles, EXPERTS_BLOCK, WIDE_ROWS)
-        first_row = own % tiles * COLUMNS
-        if end - first <= ROWS:
+    expert = tl.program_id(0) // tiles
+    first_row = tl.program_id(0) % tiles * COLUMNS
+    _begin(matrix, expert * N + first_row, EXPERTS * N, K, COLUMNS, AHEAD, PDL)
+    count = _count_pairs(slots, expert, num_tokens, TOKENS)
+    for first in range(0, count, WIDE_ROWS):
+        if count - first <= ROWS:
             _down_item(
                 matrices,
                 inputs,
-                order,
+                slots,
                 products,
                 expert,
                 first,
-                end,
+                count,
                 first_row,
                 num_tokens,
                 N,
                 K,
                 CHOSEN,
+                TOKENS,
                 ROWS,
                 COLUMNS,
                 DEPTH,
@@ -295,16 +341,17 @@ def _down_kernel(
             _down_item(
                 wide_matrices,
                 inputs,
-                order,
+                slots,
                 products,
                 expert,
                 first,
-                tl.minimum(end, first + WIDE_ROWS),
+                count,
                 first_row,
                 num_tokens,
                 N,
                 K,
                 CHOSEN,
+                TOKENS,
                 WIDE_ROWS,
                 COLUMNS,
                 WIDE_DEPTH,
@@ -318,21 +365,25 @@ def gated_few(
     inputs: torch.Tensor,
     matrices: torch.Tensor,
     weights: torch.Tensor,
-    sorted_pairs: tuple[torch.Tensor, torch.Tensor],
+    slots: torch.Tensor,
     tiles: RowTiles,
     launch: Mapping[str, Any],
+    tally: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Activations [pairs, F]; tiles' columns count gate and up rows."""
+    """Activations [pairs, F]; tiles' columns count gate and up rows.
+
+    ``tally`` as of ``ExpertTally`` is added to.
+    """
     experts, double, depth = matrices.shape
     num_tokens, num_chosen = weights.shape
     require_sizes(inputs, matrices, num_tokens)
+    _require_slots(slots, experts, num_tokens)
     inner = double // 2
     products = torch.empty((weights.numel(), inner), dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
         sides = matrices.view(experts * inner, 2, depth)
         half = tiles.narrow.columns // 2
-        items = max_blocks(weights.numel(), experts, tiles.wide) * triton.cdiv(inner, half)
-        _gated_kernel[(items,)](
+        _gated_kernel[(experts * triton.cdiv(inner, half),)](
             *(
                 TensorDescriptor.from_tensor(sides[:, side], [half, tile.depth])
                 for tile in (tiles.narrow, tiles.wide)
@@ -340,12 +391,16 @@ def gated_few(
             ),
             matrices,
             inputs,
-            *sorted_pairs,
+            slots,
             weights,
             products,
+            slots if tally is None else tally,
+            num_tokens,
             inner,
             depth,
             CHOSEN=num_chosen,
+            TOKENS=_TOKENS,
+            HAS_TALLY=tally is not None,
             **kernel_options(inputs, experts, tiles, half, launch),
         )
     return products
@@ -355,7 +410,7 @@ def down_few(
     inputs: torch.Tensor,
     matrices: torch.Tensor,
     num_chosen: int,
-    sorted_pairs: tuple[torch.Tensor, torch.Tensor],
+    slots: torch.Tensor,
     tiles: RowTiles,
     launch: Mapping[str, Any],
 ) -> torch.Tensor:
@@ -363,23 +418,32 @@ def down_few(
     experts, outputs, depth = matrices.shape
     num_tokens = len(inputs) // num_chosen
     require_sizes(inputs, matrices, num_tokens * num_chosen)
+    _require_slots(slots, experts, num_tokens)
     shape = (num_chosen, num_tokens, outputs)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
         columns = tiles.narrow.columns
-        items = max_blocks(len(inputs), experts, tiles.wide) * triton.cdiv(outputs, columns)
         rows = matrices.view(experts * outputs, depth)
-        _down_kernel[(items,)](
+        _down_kernel[(experts * triton.cdiv(outputs, columns),)](
             TensorDescriptor.from_tensor(rows, [columns, tiles.narrow.depth]),
             TensorDescriptor.from_tensor(rows, [columns, tiles.wide.depth]),
             matrices,
             inputs,
-            *sorted_pairs,
+            slots,
             products,
             num_tokens,
             outputs,
             depth,
             CHOSEN=num_chosen,
+            TOKENS=_TOKENS,
             **kernel_options(inputs, experts, tiles, columns, launch),
         )
     return products
+
+
+def _require_slots(slots: torch.Tensor, experts: int, num_tokens: int) -> None:
+    if slots.shape != (experts, num_tokens) or not slots.is_contiguous():
+        message = (
+            f"slots {tuple(slots.shape)} are not those of {experts} experts and {num_tokens} tokens"
+        )
+        raise ValueError(message)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 
 from mizzen_worker.kernels.gpu.skinny_tile import Tile
 
@@ -43,7 +42,6 @@ def kernel_options(
     narrow, wide = tiles.narrow, tiles.wide
     return {
         "EXPERTS": experts,
-        "EXPERTS_BLOCK": triton.next_power_of_2(experts),
         "COLUMNS": columns,
         "ROWS": narrow.rows,
         "DEPTH": narrow.depth,

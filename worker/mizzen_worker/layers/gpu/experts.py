@@ -3,8 +3,8 @@
 Owns no kernel and no choice of tiles. The norm before the router and the experts is folded into
 their columns. Nothing looks at a device value: how many tokens an expert has only the device knows.
 
-One token is four launches (router, choice, gate and up, down with the sum); more tokens are five
-(router, choice, sorting, gate and up, down), whose products are left to be added to the residual.
+One token is four launches (router, choice, gate and up, down with the sum). So are more tokens, but
+their products are left to be added to the residual; many tokens are sorted by expert in a fifth.
 """
 
 from collections.abc import Mapping
@@ -84,13 +84,16 @@ def expert_products(
     if len(normed) == 0:
         return normed.new_empty((num_chosen, *normed.shape))
     logits = _logits(normed, experts.router.values, launch)
-    chosen, weights = _choose(logits, experts, launch, padding)
-    pairs = sort_by_expert(chosen, num_experts, launch, tally)
-    choice = _tiles(experts).of(chosen.numel() / num_experts, has_tensor_copies=has_tensor_copies())
+    average = len(normed) * num_chosen / num_experts
+    choice = _tiles(experts).of(average, has_tensor_copies=has_tensor_copies())
     choice = choice.fitted(shared_memory(), normed.element_size())
     if isinstance(choice, FewRows):
-        activations = gated_few(normed, gate_up, weights, pairs, choice.gated, launch)
-        return down_few(activations, down, num_chosen, pairs, choice.down, launch)
+        slots = torch.empty((num_experts, len(normed)), dtype=torch.uint8, device=normed.device)
+        _, weights = _choose(logits, experts, launch, padding, slots)
+        activations = gated_few(normed, gate_up, weights, slots, choice.gated, launch, tally)
+        return down_few(activations, down, num_chosen, slots, choice.down, launch)
+    chosen, weights = _choose(logits, experts, launch, padding)
+    pairs = sort_by_expert(chosen, num_experts, launch, tally)
     activations = gated_many(normed, gate_up, weights, pairs, choice.gated, launch)
     return down_many(activations, down, num_chosen, pairs, choice.down, launch)
 
@@ -108,6 +111,7 @@ def _choose(
     experts: Experts[GpuWeight],
     launch: Mapping[str, Any],
     padding: Padding | None = None,
+    slots: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     routing = experts.routing
     return choose_experts(
@@ -116,6 +120,7 @@ def _choose(
         is_normalised=routing.is_normalised,
         launch=launch,
         padding=padding,
+        slots=slots,
     )
 
 
