@@ -1,6 +1,7 @@
 """Owns the embedding of one token; that of more is ``residual_norm.py``'s, with their norm.
 
-Contract: rows contiguous; one program, the whole row in its registers.
+Contract: rows contiguous; one program, the whole row in its registers. No kernel behind it begins
+before its predecessor has ended.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mizzen_worker.kernels.gpu.dependent_launch import begin_dependent
+from mizzen_worker.kernels.gpu.dependent_launch import let_next_begin, wait_for_previous
 from mizzen_worker.kernels.gpu.residual_norm import norm_warps
 
 
@@ -24,7 +25,8 @@ def _embed_kernel(
     BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    begin_dependent(PDL)
+    wait_for_previous(PDL)
+    let_next_begin(PDL)
     token = tl.load(token_ptr)
     token = tl.minimum(tl.maximum(token, 0), num_tokens - 1)
     rk = tl.arange(0, BLOCK)

@@ -8,7 +8,7 @@ them where the request has ended. Padding rows change and tell nothing.
 
 One program per row. Slots of rows that are not padding are distinct. A dependent launch reads what
 a slot is before it waits: that was written by ``stage_step`` or earlier, and the kernel behind
-``stage_step`` is never a dependent one, so all of that has ended.
+``stage_step`` lets no other begin before all of that has ended.
 """
 
 from dataclasses import dataclass

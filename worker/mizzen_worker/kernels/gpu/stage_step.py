@@ -10,7 +10,9 @@ prefixes, nothing up to ``HEADER``; slots, positions and shared tokens [max_rows
 the rows up to the bucket's size; slots, columns and pages of page writes [max_writes] each; items
 [max_items, 3]. ``StepWords`` says where. Shared tokens and items are read where they are staged.
 
-One program: rows may read pages that this step enters.
+One program: rows may read pages that this step enters. The kernel behind it may begin at once, but
+lets no other begin before it has waited for this one's end: kernels further behind look at slots
+and pages before they wait.
 """
 
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from dataclasses import dataclass
 import torch
 import triton
 import triton.language as tl
+
+from mizzen_worker.kernels.gpu.dependent_launch import let_next_begin
+from mizzen_worker.kernels.gpu.launching import dependent
 
 HEADER = 8
 _HEADER = tl.constexpr(HEADER)
@@ -191,7 +196,9 @@ def _stage_step(
     WRITES: tl.constexpr,
     HAS_DRAWS: tl.constexpr,
     ITEM_WORDS: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    let_next_begin(PDL)
     number = tl.load(counter)
     place = (number & 0x7FFFFFFF) % PLACES  # The count comes round once in weeks.
     words = ring + place.to(tl.int64) * place_stride
@@ -249,10 +256,8 @@ def _stage_step(
         tl.store(num_items, count)
     tl.store(current, place)
     tl.store(current + 1, num_rows)
-    # Released: kernels behind this one may begin when it exits, and look at slots and pages before
-    # they wait. Everything above is in memory by then.
-    tl.debug_barrier()
-    tl.atomic_add(counter, 1, sem="release", scope="gpu")
+    # Every thread has read it: the barrier above is behind what it found there.
+    tl.atomic_add(counter, 1, sem="relaxed")
 
 
 def stage_step(
@@ -292,6 +297,7 @@ def stage_step(
         WRITES=_WRITES,
         HAS_DRAWS=extras.draws is not None,
         ITEM_WORDS=triton.next_power_of_2(3 * words.max_items) if extras.shares else 0,
+        PDL=dependent()["PDL"],
         num_warps=4,
     )
 

@@ -84,9 +84,7 @@ class GemvOperations:
         """See ``Operations``."""
         values = embedding.values
         output = values.new_empty(1, values.shape[1])
-        # Lets its successor begin early, but does not itself begin before its predecessor's end.
-        launch = {"PDL": self._launch["PDL"]}
-        embed_row(self._batch.token_ids, values, output, launch=launch)
+        embed_row(self._batch.token_ids, values, output, launch=self._launch)
         return output
 
     def norm_qkv_rotary_store(
