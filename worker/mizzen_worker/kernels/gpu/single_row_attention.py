@@ -260,16 +260,18 @@ def _merge_kernel(
     value_scale,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
+    SPLITS_BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     head = tl.program_id(0)
-    rs = tl.arange(0, SPLITS)
+    rs = tl.arange(0, SPLITS_BLOCK)
     rd = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     begin_dependent(PDL)
-    logs = tl.load(log_ptr + head * SPLITS + rs)
-    inside = (rd < D)[None, :]  # all, but for odd sizes of heads
-    tile = tl.load(partial_ptr + (head * SPLITS + rs)[:, None] * D + rd[None, :], mask=inside)
+    logs = tl.load(log_ptr + head * SPLITS + rs, mask=rs < SPLITS, other=-float("inf"))
+    inside = (rs < SPLITS)[:, None] & (rd < D)[None, :]  # all, but for odd sizes
+    rows = partial_ptr + (head * SPLITS + rs)[:, None] * D
+    tile = tl.load(rows + rd[None, :], mask=inside, other=0.0)
     weights = tl.exp2(logs - tl.max(logs, axis=0))
     merged = tl.sum(tile * weights[:, None], axis=0) * (value_scale / tl.sum(weights, axis=0))
     tl.store(output_ptr + head * D + rd, merged.to(output_ptr.dtype.element_ty), mask=rd < D)
@@ -290,8 +292,8 @@ def _check(projected: torch.Tensor, kv: RowKv, num_heads: int, tile: SplitTile) 
         message = f"the pool holds keys of {kv.keys.dtype} and values of {kv.values.dtype}"
         raise ValueError(message)
     require_scaled(kv.keys.dtype, kv.key_scale, kv.value_scale)
-    if tile.splits < 2 or tile.splits & (tile.splits - 1):
-        message = f"attention needs a power of two of splits, at least 2, not {tile.splits}"
+    if tile.splits < 2:
+        message = f"attention needs at least 2 splits, not {tile.splits}"
         raise ValueError(message)
 
 
@@ -359,6 +361,7 @@ def single_row_attention(
         kv.value_scale,
         D=head_dim,
         SPLITS=tile.splits,
+        SPLITS_BLOCK=triton.next_power_of_2(tile.splits),
         COLUMNS=columns,
         num_warps=1,
         **launch,
