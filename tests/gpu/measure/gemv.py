@@ -213,5 +213,5 @@ def measure(readings: Readings) -> None:
     count = precompile(lambda: launch_all(jobs))
     readings.add("compiled", count=count, seconds=round(readings.seconds(), 1))
     begun = readings.seconds()
-    run_model(readings, QWEN06B, begun + 25)
-    run_model(readings, LLAMA8B, begun + 60)
+    run_model(readings, LLAMA8B, begun + 35)
+    run_model(readings, QWEN06B, begun + 60)

@@ -2,11 +2,16 @@
 
 Predicted (us; the references' prototypes on the same machine): one token 15.6 gate and up + 8.3
 down + 3.1 choice + 1.4 router. 64 tokens 182.6 + 95.9 (125 experts, 4.3 and 4.1 TB/s), 16 tokens
-115.6 + 60.6 (78 experts); router, choice and sorting about 2.5 each. 128 tokens 190 + 100. Prefill
-of 8,192 tokens: 618 GFLOP at 550 TFLOP/s, 1,120, and 100 for the sum over slots.
+115.6 + 60.6 (78 experts); router and choice about 2.5 each. 128 tokens 190 + 100. Prefill of 8,192
+tokens: 618 GFLOP at 550 TFLOP/s, 1,120, and 100 for the sum over slots.
+
+Programs that stay (``ManyTile.programs``), 8,192 tokens: down 430 to 330 us, because 12 steps of K
+leave a tile's begin and end bare, and tiles of 128 x 128 ask L2 for 7.4 of its 9.2 TB/s; gate and
+up 800 to 700, where gathered rows pipeline as well as copied ones. A block that is not full costs
+12 % of both, whatever the tile. Without sorting, steps of 64 and 128 tokens: -2.5 us.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +23,7 @@ from tests.gpu.measure.harness import Readings, capture, precompile, require_clo
 from mizzen_worker.kernels.gpu.expert_gemv import DownTile, down_chosen_add, gated_chosen
 from mizzen_worker.kernels.gpu.expert_routing import choose_experts, sort_by_expert
 from mizzen_worker.kernels.gpu.gemv import GemvTile, linear
-from mizzen_worker.kernels.gpu.grouped_gemm import down_many, gated_many
+from mizzen_worker.kernels.gpu.grouped_gemm import ManyTile, down_many, gated_many
 from mizzen_worker.kernels.gpu.grouped_skinny_gemm import down_few, gated_few
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import add_norm
@@ -40,7 +45,7 @@ DEPENDENT: Mapping[str, Any] = {"PDL": 1, "launch_pdl": True}
 SECONDS = 60.0
 
 FEW_TOKENS = (2, 4, 16, 64, 128, 256)
-MANY_TOKENS = (512, 8192)
+MANY_TOKENS = (1024, 8192)
 
 
 def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
@@ -51,6 +56,14 @@ def _pair(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> T
 
 def _tile(rows: int, columns: int, depth: int, stages: int, warps: int = 4) -> Tile:
     return Tile(rows=rows, columns=columns, depth=depth, stages=stages, warps=warps)
+
+
+def _many(
+    rows: int, columns: int, depth: int, stages: int, warps: int = 4, programs: int = 0
+) -> ManyTile:
+    return ManyTile(
+        rows=rows, columns=columns, depth=depth, stages=stages, warps=warps, programs=programs
+    )
 
 
 GATED_ONE = [GemvTile(warps=4, rows=4, ahead=4), GemvTile(warps=8, rows=2, ahead=4)]
@@ -93,20 +106,34 @@ DOWN_FEW = {
         RowTiles(narrow=DOWN, wide=_tile(32, 128, 128, 2)),
     ],
 }
-MANY = {
-    512: [_tile(64, 128, 64, 4), _tile(64, 128, 64, 3)],
-    8192: [_tile(128, 256, 64, 3, 8), _tile(128, 256, 64, 4, 8)],
+MANY_GATED = {
+    8192: [
+        _many(128, 256, 64, 3, 8),
+        _many(128, 256, 64, 3, 8, 1),
+        _many(128, 256, 64, 4, 8, 1),
+        _many(256, 128, 64, 3, 8),
+        _many(256, 128, 64, 3, 8, 1),
+        _many(128, 128, 64, 3, 4),
+        _many(128, 128, 64, 3, 4, 2),
+    ],
+    1024: [_many(128, 128, 64, 3, 8), _many(128, 128, 64, 3, 4, 2), _many(64, 256, 64, 4, 8, 1)],
 }
+MANY_DOWN = {
+    8192: [
+        _many(128, 256, 64, 3, 8, 1),
+        _many(128, 256, 64, 3, 8),
+        _many(128, 256, 64, 4, 8, 1),
+        _many(256, 128, 64, 3, 8, 1),
+        _many(256, 128, 64, 4, 8, 1),
+        _many(128, 128, 64, 3, 4),
+        _many(128, 128, 64, 3, 4, 2),
+        _many(128, 128, 128, 3, 8, 1),
+        _many(64, 256, 64, 3, 4, 1),
+    ],
+    1024: [_many(64, 128, 64, 4, 4), _many(64, 128, 64, 3, 4, 2), _many(64, 256, 64, 4, 8, 1)],
+}
+"""The shipped one first."""
 CHECKED = (1, 2, 3, 16, 17, 64, 128, 200, 256, 512, 777, 1024, 8192)
-PAIR_SHORT, PAIR_SHORT_WIDE = _pair(16, 64, 128, 3), _pair(64, 64, 64, 4)
-WHOLE = [
-    (PAIR_SHORT, PAIR_SHORT_WIDE, (0, 0)),
-    (PAIR, PAIR_WIDE, (0, 0)),
-    (PAIR_SHORT, PAIR_SHORT_WIDE, (1024, 512)),
-    (_pair(16, 64, 128, 4), _pair(64, 64, 64, 4), (0, 0)),
-    (_pair(16, 64, 128, 2), _pair(32, 64, 64, 4), (0, 0)),
-]
-"""Gate and up, bytes ahead of it and of down."""
 GROUPS = 12
 """Of equal tokens, for steps whose tokens crowd on few experts, as made-up weights do."""
 
@@ -122,10 +149,11 @@ class State:
     chosen: torch.Tensor
     weights: torch.Tensor
     pairs: tuple[torch.Tensor, torch.Tensor]
+    slots: torch.Tensor
     activations: torch.Tensor
 
 
-Work = Callable[[Experts[GpuWeight], State, Mapping[str, Any]], object]
+Work = Callable[[Experts[GpuWeight], State, Mapping[str, Any]], Any]
 
 
 def layer_on(device: str) -> Experts[GpuWeight]:
@@ -150,6 +178,7 @@ def state_on(device: str, tokens: int, groups: int = 0) -> State:
         torch.empty(tokens * CHOSEN, dtype=torch.int32, device=device),
         torch.empty(EXPERTS + 1, dtype=torch.int32, device=device),
     )
+    slots = torch.zeros(EXPERTS, tokens, dtype=torch.uint8, device=device)
     normed = torch.empty(tokens, SIZE, **kind)
     weights = torch.empty(tokens, CHOSEN, device=device)
     if device != "meta":
@@ -163,6 +192,7 @@ def state_on(device: str, tokens: int, groups: int = 0) -> State:
         ids, shares = reference.choose_experts(logits[0], CHOSEN, is_normalised=True)
         chosen, weights = ids.int(), shares
         pairs = reference.sort_by_expert(ids, EXPERTS)
+        choose_experts(logits, CHOSEN, is_normalised=True, launch=PLAIN, slots=slots)
     return State(
         tokens=tokens,
         hidden=hidden,
@@ -171,6 +201,7 @@ def state_on(device: str, tokens: int, groups: int = 0) -> State:
         chosen=chosen,
         weights=weights,
         pairs=pairs,
+        slots=slots,
         activations=torch.zeros(tokens * CHOSEN, INNER, **kind),
     )
 
@@ -199,7 +230,8 @@ def _router(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) 
 
 
 def _choose(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
-    return choose_experts(state.logits, CHOSEN, is_normalised=True, launch=launch)
+    slots = state.slots if 1 < state.tokens <= max(FEW_TOKENS) else None
+    return choose_experts(state.logits, CHOSEN, is_normalised=True, launch=launch, slots=slots)
 
 
 def _sort(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
@@ -229,8 +261,8 @@ def _down_one(tile: DownTile) -> Work:
     )
 
 
-def _gated(tile: Tile | RowTiles) -> Work:
-    if isinstance(tile, Tile):
+def _gated(tile: ManyTile | RowTiles) -> Work:
+    if isinstance(tile, ManyTile):
         return lambda layer, state, launch: gated_many(
             state.normed, layer.gate_up.values, state.weights, state.pairs, tile, launch
         )
@@ -238,14 +270,14 @@ def _gated(tile: Tile | RowTiles) -> Work:
         state.normed,
         layer.gate_up.values,
         state.weights,
-        state.pairs,
+        state.slots,
         tile,
         launch,
     )
 
 
-def _down(tile: Tile | RowTiles) -> Work:
-    if isinstance(tile, Tile):
+def _down(tile: ManyTile | RowTiles) -> Work:
+    if isinstance(tile, ManyTile):
         return lambda layer, state, launch: down_many(
             state.activations, layer.down.values, CHOSEN, state.pairs, tile, launch
         )
@@ -253,7 +285,7 @@ def _down(tile: Tile | RowTiles) -> Work:
         state.activations,
         layer.down.values,
         CHOSEN,
-        state.pairs,
+        state.slots,
         tile,
         launch,
     )
@@ -266,33 +298,6 @@ def _sum(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> 
 
 def _whole_one(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
     return add_experts_of_one(state.hidden, layer, EPS, launch)
-
-
-def _whole_with(gated: RowTiles, down: RowTiles) -> Work:
-    def work(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
-        normed, tile = state.normed, router_tile(state.tokens)
-        logits = multiply(normed, layer.router.values, tile, dtype=torch.float32, launch=launch)
-        chosen, weights = choose_experts(logits, CHOSEN, is_normalised=True, launch=launch)
-        pairs = sort_by_expert(chosen, EXPERTS, launch)
-        inner = gated_few(
-            normed,
-            layer.gate_up.values,
-            weights,
-            pairs,
-            gated,
-            launch,
-        )
-        products = down_few(
-            inner,
-            layer.down.values,
-            CHOSEN,
-            pairs,
-            down,
-            launch,
-        )
-        return add_norm(state.hidden, products, EPS, launch)
-
-    return work
 
 
 def _whole(layer: Experts[GpuWeight], state: State, launch: Mapping[str, Any]) -> object:
@@ -314,55 +319,47 @@ def cases() -> Iterator[Case]:
     yield Case(name="whole part", tokens=1, work=_whole_one)
     for tokens in (*FEW_TOKENS, *MANY_TOKENS):
         yield Case(name="whole part", tokens=tokens, work=_whole)
-    yield from _whole_cases()
+    for tokens in (64, 128):
+        yield Case(name="whole part", tokens=tokens, work=_whole, groups=GROUPS)
+    yield from _product_cases(MANY_GATED, MANY_DOWN)
     for name, work in (("router", _router), ("choice", _choose)):
         for tokens in (1, *FEW_TOKENS, *MANY_TOKENS):
             yield Case(name=name, tokens=tokens, work=work)
-    for name, work in (("sorting", _sort), ("sum and norm", _sum)):
-        for tokens in (*FEW_TOKENS, *MANY_TOKENS):
-            yield Case(name=name, tokens=tokens, work=work)
+    for tokens in MANY_TOKENS:
+        yield Case(name="sorting", tokens=tokens, work=_sort)
+    for tokens in (*FEW_TOKENS, *MANY_TOKENS):
+        yield Case(name="sum and norm", tokens=tokens, work=_sum)
     for gemv in GATED_ONE:
         yield Case(name=f"gate/up {gemv}", tokens=1, work=_gated_one(gemv))
     for down in DOWN_ONE:
         yield Case(name=f"down {down}", tokens=1, work=_down_one(down))
-    yield from _product_cases()
+    yield from _product_cases(GATED_FEW, DOWN_FEW)
 
 
-def _whole_cases() -> Iterator[Case]:
-    for tokens, groups in ((64, 0), (128, 0), (64, GROUPS), (128, GROUPS)):
-        for narrow, wide, (ahead, down_ahead) in WHOLE:
-            sizes = f"{narrow.columns}/{narrow.depth}/{narrow.stages}, {wide.rows}"
-            gated = RowTiles(narrow=replace(narrow, ahead=ahead), wide=wide)
-            down = RowTiles(narrow=replace(DOWN, ahead=down_ahead), wide=DOWN_WIDE)
-            yield Case(
-                name=f"whole part {sizes}, ahead {ahead} {down_ahead}",
-                tokens=tokens,
-                work=_whole_with(gated, down),
-                groups=groups,
-            )
-
-
-def _product_cases() -> Iterator[Case]:
-    for gated, down in ((GATED_FEW, DOWN_FEW), (MANY, MANY)):
-        for tokens, tiles in gated.items():
-            for tile in tiles:
-                yield Case(name=f"gate/up {_short(tile)}", tokens=tokens, work=_gated(tile))
-        for tokens, tiles in down.items():
-            for tile in tiles:
-                yield Case(name=f"down {_short(tile)}", tokens=tokens, work=_down(tile))
+def _product_cases(
+    gated: Mapping[int, Sequence[ManyTile | RowTiles]],
+    down: Mapping[int, Sequence[ManyTile | RowTiles]],
+) -> Iterator[Case]:
+    for tokens, tiles in down.items():
+        for tile in tiles:
+            yield Case(name=f"down {_short(tile)}", tokens=tokens, work=_down(tile))
+        for tile in gated[tokens]:
+            yield Case(name=f"gate/up {_short(tile)}", tokens=tokens, work=_gated(tile))
 
 
 def _short(tile: Tile | RowTiles) -> str:
     if isinstance(tile, RowTiles):
         return f"{_short(tile.narrow)} {_short(tile.wide)}"
-    return f"{tile.rows}/{tile.columns}/{tile.depth}/{tile.stages}/{tile.warps}"
+    programs = f", {tile.programs} stay" if isinstance(tile, ManyTile) and tile.programs else ""
+    return f"{tile.rows}/{tile.columns}/{tile.depth}/{tile.stages}/{tile.warps}{programs}"
 
 
 def launch_all() -> None:
     """What is launched below, with tensors that hold nothing."""
     layer = layer_on("meta")
     for case in cases():
-        launches = [DEPENDENT, PLAIN] if case.work in (_whole, _whole_one) else [DEPENDENT]
+        usual = DEPENDENT if case.tokens <= max(FEW_TOKENS) else PLAIN
+        launches = [DEPENDENT, PLAIN] if case.work in (_whole, _whole_one) else [usual]
         for launch in launches:
             case.work(layer, state_on("meta", case.tokens), launch)
 
@@ -419,8 +416,29 @@ def check(readings: Readings, layers: list[Experts[GpuWeight]]) -> None:
             experts=len(chosen.unique()),
             most=int(torch.bincount(chosen.flatten()).max()),
         )
+    check_many(readings, layers[0])
     torch.use_deterministic_algorithms(mode=False)
     check_chain(readings, layers)
+
+
+def check_many(readings: Readings, layer: Experts[GpuWeight]) -> None:
+    """Every tile for many tokens, with the expected activations for the other product's tiles."""
+    for tokens, down_tiles in MANY_DOWN.items():
+        state = state_on("cuda", tokens)
+        wanted = expected_products(layer, state.normed, state.chosen, state.weights)
+        gated_tiles = MANY_GATED[tokens]
+        pairs = [(gated, down_tiles[0]) for gated in gated_tiles]
+        pairs += [(gated_tiles[0], down) for down in down_tiles[1:]]
+        for gated, down in pairs:
+            name = f"{tokens} tokens, {_short(gated)}, {_short(down)}"
+            try:
+                inner = _gated(gated)(layer, state, PLAIN)
+                found = _down(down)(layer, replace(state, activations=inner), PLAIN)
+            except triton.runtime.errors.OutOfResources as too_much:
+                readings.add(f"{name}: {too_much}")
+                continue
+            error = require_close(name, found.float().sum(0), wanted, LIMIT)
+            readings.add(name, error=round(error, 5))
 
 
 def check_chain(readings: Readings, layers: list[Experts[GpuWeight]]) -> None:
