@@ -81,6 +81,25 @@ def test_all_tokens_choose_one_expert(form, expert: int) -> None:
     check(form, torch.float32, torch.full((49, 1), expert), 5, 32, 24)
 
 
+def test_experts_that_few_tokens_chose_are_counted() -> None:
+    counts = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    for ids in ([[0, 3], [3, 1], [0, 1]], [[2, 0], [0, 2], [2, 0]]):
+        slots = slots_of(torch.tensor(ids, device=DEVICE), 5)
+        inputs, weights = torch.ones(3, 16, device=DEVICE), torch.ones(3, 2, device=DEVICE)
+        gated_few(
+            inputs, torch.ones(5, 80, 16, device=DEVICE), weights, slots, FEW[2], PLAIN, counts
+        )
+    assert counts.tolist() == [3 + 2, 2]
+
+
+def test_slots_of_other_tokens_are_refused() -> None:
+    slots = torch.zeros(2, 3, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="are not those of 2 experts and 2 tokens"):
+        gated_few(
+            torch.zeros(2, 32), torch.zeros(2, 32, 32), torch.ones(2, 2), slots, FEW[2], PLAIN
+        )
+
+
 def test_tiles_of_two_kernels_are_refused() -> None:
     narrow = Tile(rows=16, columns=32, depth=32, stages=2)
     for wide in (

@@ -27,8 +27,8 @@ MAX_EXPERTS = 512
 """One warp holds the logits of a token."""
 _MAX_SLOTS = 255
 """What a byte of ``slots`` can tell."""
-_MAX_BLOCK = 4096
-"""Pairs that a program looks at in one step."""
+_MAX_BLOCK = 16_384
+"""Pairs that a program looks at in one step; a step costs about as much for few of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +233,7 @@ def sort_by_expert(
         num_pairs,
         HAS_TALLY=tally is not None,
         BLOCK=block,
-        num_warps=max(min(block // 256, 8), 1),
+        num_warps=max(min(block // 256, 16), 1),
         **launch,
     )
     return order, offsets

@@ -39,6 +39,11 @@ class ManyTile(Tile):
 
     programs: int = 0
 
+    def shared_bytes(self, element_size: int = 2, matrix_size: int | None = None) -> int:
+        """With what half a tile of results takes on its way out, beside the next one's operands."""
+        stored = self.rows * self.columns * element_size // 2 if self.programs else 0
+        return Tile.shared_bytes(self, element_size, matrix_size) + stored
+
 
 @triton.jit
 def _place_of(item, tiles, begins, ends, until, EXPERTS_BLOCK: tl.constexpr, ROWS: tl.constexpr):

@@ -14,9 +14,8 @@ pairs of its expert itself, which costs less than a kernel that sorts them for a
 Contiguous, one dtype, K a multiple of 16 bytes, at aligned addresses; any F and N. Sums float32.
 Grid: a program is a tile of rows of an expert's matrix, for all of its pairs in blocks; without
 pairs it ends at once. Matrices come through tensor descriptors: a tile that passes the end of an
-expert reads rows of the next one, and stores none of them. With ``Tile.ahead`` the programs of a
-dependent launch ask L2 for that many bytes (a power of two, 128 at least) of each row of theirs
-before they wait: worth it where nearly all experts are chosen.
+expert reads rows of the next one, and stores none of them. With ``Tile.ahead`` a dependent launch
+asks L2 for that many bytes (a power of two, 128 at least) of each of its rows before it waits.
 """
 
 from collections.abc import Mapping
@@ -28,7 +27,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from mizzen_worker.kernels.gpu.expert_blocks import require_sizes
+from mizzen_worker.kernels.gpu import expert_blocks
+from mizzen_worker.kernels.gpu.expert_blocks import count_pairs, find_pairs
 from mizzen_worker.kernels.gpu.row_tiles import RowTiles, kernel_options
 from mizzen_worker.kernels.gpu.skinny_tile import ask_ahead
 
@@ -69,47 +69,6 @@ def _begin(
 
 
 @triton.jit
-def _count_pairs(slots, expert, num_tokens, TOKENS: tl.constexpr):
-    """How many tokens chose an expert."""
-    count = 0
-    for begin in range(0, num_tokens, TOKENS):
-        token = begin + tl.arange(0, TOKENS)
-        chosen_in = tl.load(slots + expert * num_tokens + token, mask=token < num_tokens, other=0)
-        count += tl.sum((chosen_in > 0).to(tl.int32), axis=0)
-    return count
-
-
-@triton.jit
-def _find_pairs(
-    slots,
-    expert,
-    num_tokens,
-    first,
-    CHOSEN: tl.constexpr,
-    ROWS: tl.constexpr,
-    TOKENS: tl.constexpr,
-):
-    """[ROWS] of an expert's pairs, in the order of tokens, from the ``first`` on; 0 past the last.
-
-    A pair's place is the number of tokens before it that chose the expert.
-    """
-    wanted = first + 1 + tl.arange(0, ROWS)
-    pair = tl.zeros([ROWS], tl.int32)
-    before = 0
-    for begin in range(0, num_tokens, TOKENS):
-        token = begin + tl.arange(0, TOKENS)
-        chosen_in = tl.load(slots + expert * num_tokens + token, mask=token < num_tokens, other=0)
-        chosen_in = chosen_in.to(tl.int32)
-        is_own = chosen_in > 0
-        until = before + tl.cumsum(is_own.to(tl.int32), axis=0)
-        is_wanted = is_own[:, None] & (until[:, None] == wanted[None, :])
-        own = token * CHOSEN + chosen_in - 1
-        pair += tl.sum(tl.where(is_wanted, own[:, None], 0), axis=0)
-        before += tl.sum(is_own.to(tl.int32), axis=0)
-    return pair
-
-
-@triton.jit
 def _gated_item(
     gates,
     ups,
@@ -133,7 +92,7 @@ def _gated_item(
     IS_WHOLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    pair = _find_pairs(slots, expert, num_tokens, first, CHOSEN, ROWS, TOKENS)
+    pair = find_pairs(slots, expert, num_tokens, first, CHOSEN, ROWS, TOKENS)
     exists = first + tl.arange(0, ROWS) < count
     rows = inputs + (pair // CHOSEN).to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
     gate = tl.zeros([COLUMNS, ROWS], tl.float32)
@@ -190,7 +149,7 @@ def _gated_kernel(
     tile = tl.program_id(0) % tiles
     first_row = tile * COLUMNS
     _begin(matrix, 2 * (expert * F + first_row), EXPERTS * 2 * F, K, 2 * COLUMNS, AHEAD, PDL)
-    count = _count_pairs(slots, expert, num_tokens, TOKENS)
+    count = count_pairs(slots, expert, num_tokens, TOKENS)
     if HAS_TALLY and tile == 0:
         tl.atomic_add(tally, (count > 0).to(tl.int32), sem="relaxed")
         tl.atomic_add(tally + 1, (expert == 0).to(tl.int32), sem="relaxed")
@@ -267,7 +226,7 @@ def _down_item(
     IS_WHOLE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    pair = _find_pairs(slots, expert, num_tokens, first, CHOSEN, ROWS, TOKENS)
+    pair = find_pairs(slots, expert, num_tokens, first, CHOSEN, ROWS, TOKENS)
     exists = first + tl.arange(0, ROWS) < count
     rows = inputs + pair.to(tl.int64)[:, None] * K + tl.arange(0, DEPTH)[None, :]
     total = tl.zeros([COLUMNS, ROWS], tl.float32)
@@ -313,7 +272,7 @@ def _down_kernel(
     expert = tl.program_id(0) // tiles
     first_row = tl.program_id(0) % tiles * COLUMNS
     _begin(matrix, expert * N + first_row, EXPERTS * N, K, COLUMNS, AHEAD, PDL)
-    count = _count_pairs(slots, expert, num_tokens, TOKENS)
+    count = count_pairs(slots, expert, num_tokens, TOKENS)
     for first in range(0, count, WIDE_ROWS):
         if count - first <= ROWS:
             _down_item(
@@ -370,14 +329,11 @@ def gated_few(
     launch: Mapping[str, Any],
     tally: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Activations [pairs, F]; tiles' columns count gate and up rows.
-
-    ``tally`` as of ``ExpertTally`` is added to.
-    """
+    """Activations [pairs, F]; tiles' columns count gate and up rows; adds to an ``ExpertTally``."""
     experts, double, depth = matrices.shape
     num_tokens, num_chosen = weights.shape
-    require_sizes(inputs, matrices, num_tokens)
-    _require_slots(slots, experts, num_tokens)
+    expert_blocks.require_sizes(inputs, matrices, num_tokens)
+    expert_blocks.require_slots(slots, experts, num_tokens)
     inner = double // 2
     products = torch.empty((weights.numel(), inner), dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
@@ -417,8 +373,8 @@ def down_few(
     """Products [num_chosen, num_tokens, N]."""
     experts, outputs, depth = matrices.shape
     num_tokens = len(inputs) // num_chosen
-    require_sizes(inputs, matrices, num_tokens * num_chosen)
-    _require_slots(slots, experts, num_tokens)
+    expert_blocks.require_sizes(inputs, matrices, num_tokens * num_chosen)
+    expert_blocks.require_slots(slots, experts, num_tokens)
     shape = (num_chosen, num_tokens, outputs)
     products = torch.empty(shape, dtype=inputs.dtype, device=inputs.device)
     if num_tokens:
@@ -439,11 +395,3 @@ def down_few(
             **kernel_options(inputs, experts, tiles, columns, launch),
         )
     return products
-
-
-def _require_slots(slots: torch.Tensor, experts: int, num_tokens: int) -> None:
-    if slots.shape != (experts, num_tokens) or not slots.is_contiguous():
-        message = (
-            f"slots {tuple(slots.shape)} are not those of {experts} experts and {num_tokens} tokens"
-        )
-        raise ValueError(message)

@@ -1,6 +1,7 @@
 """Owns one tile of a skinny product: its sizes, and its sums inside a kernel; no epilogue."""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import triton
 import triton.language as tl
@@ -50,7 +51,7 @@ class Tile:
         line = self.all_rows * element_size + self.columns * (matrix_size or element_size)
         return self.stages * line * self.depth + _BARRIERS
 
-    def fitted(self, limit: int, element_size: int = 2, matrix_size: int | None = None) -> "Tile":
+    def fitted(self, limit: int, element_size: int = 2, matrix_size: int | None = None) -> Self:
         """The same tile with as many stages, or as much depth, as ``limit`` bytes allow."""
         tile = self
         while tile.shared_bytes(element_size, matrix_size) > limit:
