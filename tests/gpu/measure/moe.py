@@ -42,7 +42,7 @@ LAYERS = 4
 LIMIT = 1.2e-2
 """Relative error: weights and rows are the same; activations and products are rounded."""
 DEPENDENT: Mapping[str, Any] = {"PDL": 1, "launch_pdl": True}
-SECONDS = 60.0
+SECONDS = 80.0
 
 FEW_TOKENS = (2, 4, 16, 64, 128, 256)
 MANY_TOKENS = (1024, 8192)
@@ -74,17 +74,19 @@ DOWN_ONE = [
     DownTile(warps=8, ahead=15),
 ]
 PAIR, PAIR_WIDE = _pair(16, 64, 256, 3), _pair(64, 64, 128, 4)
+SHIPPED_PAIR = _pair(16, 64, 128, 3)
 DOWN, DOWN_WIDE = _tile(16, 128, 128, 3), _tile(64, 128, 64, 4)
 GATED_FEW = {
     64: [
         RowTiles(narrow=PAIR, wide=PAIR_WIDE),
-        RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
+        RowTiles(narrow=SHIPPED_PAIR, wide=_pair(64, 64, 64, 4)),
         RowTiles(narrow=_pair(16, 128, 128, 3), wide=_pair(32, 128, 128, 2)),
     ],
     128: [
+        RowTiles(narrow=SHIPPED_PAIR, wide=_pair(64, 64, 64, 4)),
+        RowTiles(narrow=replace(SHIPPED_PAIR, ahead=512), wide=_pair(64, 64, 64, 4)),
+        RowTiles(narrow=replace(SHIPPED_PAIR, ahead=2048), wide=_pair(64, 64, 64, 4)),
         RowTiles(narrow=PAIR, wide=PAIR_WIDE),
-        RowTiles(narrow=PAIR, wide=_pair(32, 64, 128, 5)),
-        RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
     ],
     256: [
         RowTiles(narrow=_pair(32, 64, 128, 5), wide=PAIR_WIDE),
@@ -99,7 +101,12 @@ DOWN_FEW = {
         RowTiles(narrow=_tile(16, 256, 64, 3, 8), wide=_tile(64, 256, 64, 2, 8)),
         RowTiles(narrow=_tile(16, 256, 128, 3, 8), wide=_tile(64, 256, 64, 4, 8)),
     ],
-    128: [RowTiles(narrow=DOWN, wide=DOWN_WIDE)],
+    128: [
+        RowTiles(narrow=DOWN, wide=DOWN_WIDE),
+        RowTiles(narrow=replace(DOWN, ahead=512), wide=DOWN_WIDE),
+        RowTiles(narrow=_tile(16, 128, 256, 3), wide=_tile(64, 128, 64, 4)),
+        RowTiles(narrow=_tile(16, 64, 128, 4), wide=_tile(64, 64, 64, 4)),
+    ],
     256: [
         RowTiles(narrow=_tile(32, 128, 128, 4), wide=_tile(64, 128, 128, 3)),
         RowTiles(narrow=DOWN, wide=DOWN_WIDE),
@@ -350,8 +357,9 @@ def _product_cases(
 def _short(tile: Tile | RowTiles) -> str:
     if isinstance(tile, RowTiles):
         return f"{_short(tile.narrow)} {_short(tile.wide)}"
+    ahead = f", {tile.ahead} ahead" if tile.ahead else ""
     programs = f", {tile.programs} stay" if isinstance(tile, ManyTile) and tile.programs else ""
-    return f"{tile.rows}/{tile.columns}/{tile.depth}/{tile.stages}/{tile.warps}{programs}"
+    return f"{tile.rows}/{tile.columns}/{tile.depth}/{tile.stages}/{tile.warps}{ahead}{programs}"
 
 
 def launch_all() -> None:
