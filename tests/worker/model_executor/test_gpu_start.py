@@ -120,6 +120,7 @@ def test_every_model_runs_without_values_and_tells_its_kernels() -> None:
     assert found["missed"] == [[]] * len(found["kernels"]), "launched only when it is captured"
     for names in found["kernels"]:
         assert {"_stage_step", "_record_best", "_choice_kernel"} <= set(names)
+        assert {"_penalise_kernel", "_score_kernel"} <= set(names), "the trial step asks for both"
 
 
 @pytest.mark.parametrize(

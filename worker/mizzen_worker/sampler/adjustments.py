@@ -19,7 +19,7 @@ def adjust(logits: torch.Tensor, batch: SamplingBatch, instruction_set: str | No
     if batch.bias is not None:
         _add_bias(logits, batch.bias)
     if batch.penalties is not None:
-        if logits.device.type == "cuda":
+        if logits.device.type != "cpu":
             penalise_on_gpu(logits, batch.penalties)
         elif instruction_set is None:
             _penalise(logits, batch.penalties)

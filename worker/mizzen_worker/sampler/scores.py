@@ -33,7 +33,7 @@ def score(logits: torch.Tensor, targets: torch.Tensor, num_top: int) -> Scores:
 
     Waits for nothing on a CUDA device.
     """
-    if logits.device.type == "cuda" and num_top <= MAX_BEST:
+    if logits.device.type != "cpu" and num_top <= MAX_BEST:
         return score_on_gpu(logits, targets, num_top)
     parts = [
         _score(rows, ids, num_top)
