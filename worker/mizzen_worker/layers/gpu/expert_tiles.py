@@ -97,7 +97,7 @@ _SMALL = [_many(rows, 64, 64, 3, 4) for rows in (16, 32)]
 _WITHOUT_TENSOR_COPIES: Mapping[float, Choice] = {
     8.0: ManyRows(gated=_SMALL[0], down=_SMALL[0]),
     32.0: ManyRows(gated=_SMALL[1], down=_SMALL[1]),
-    math.inf: ManyRows(gated=_many(128, 128, 64, 3, 8), down=_many(128, 128, 64, 3, 8)),
+    math.inf: ManyRows(gated=_many(128, 128, 64, 3, 8), down=_many(128, 128, 32, 3, 8)),
 }
 """There descriptors become plain loads, which only small tiles hold in registers."""
 
