@@ -21,6 +21,7 @@ from tests.e2e.operator_process import (
     condition,
     get,
     install,
+    role_of,
 )
 from tests.e2e.waiting import wait_for
 from tests.operator.fake_operator import service_manifest
@@ -151,7 +152,7 @@ def test_row_7_an_operator_newer_than_the_definitions_names_the_fields_and_works
         "a status",
         lambda: condition(older, namespace, "chat", "Ready").get("reason") == "ClaimNotFound",
     )
-    worker = get(older, "misvc", "chat", "-n", namespace)["status"]["roles"]["worker"]
+    worker = role_of(older, namespace, "worker")
     assert worker["desired"] == 1
     assert "asked" not in worker
     writes = [
@@ -164,9 +165,7 @@ def test_row_7_an_operator_newer_than_the_definitions_names_the_fields_and_works
     install(older, {"replicas": 0})
     wait_for(
         "the whole status",
-        lambda: (
-            "asked" in get(older, "misvc", "chat", "-n", namespace)["status"]["roles"]["worker"]
-        ),
+        lambda: "asked" in role_of(older, namespace, "worker"),
     )
     assert operator.metric("mizzen_operator_definition_fields_missing") == 0
 
