@@ -196,6 +196,20 @@ def test_services_without_uid_do_not_share_pods(
     assert len({selector[labels.SERVICE_UID] for selector in selectors}) == 3
 
 
+def test_pods_mount_the_claim_that_the_job_fills() -> None:
+    source = {"pvc": None, "huggingFace": {"repository": "org/model"}}
+    objects = objects_of(resolved(model={"source": source, "cache": {"size": "1Gi"}}))
+    template = only(objects, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+    job = only(objects, "Job")["spec"]["template"]
+    claims = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for pod in (template, job)
+        for volume in pod["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
+    }
+    assert claims == {only(objects, "PersistentVolumeClaim")["metadata"]["name"]}
+
+
 def test_services_lead_to_the_leader_of_every_group() -> None:
     objects = objects_of(wide())
     leaders = [pod.name for pod in pods_of(only(objects, "LeaderWorkerSet")) if pod.index == 0]
