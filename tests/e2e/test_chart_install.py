@@ -13,6 +13,7 @@ from helm_python import Chart, Config, HelmError
 from tests.devcluster.cluster import Cluster
 from tests.devcluster.demo import CHART, RELEASE, SYSTEM
 from tests.devcluster.folders import REPOSITORY
+from tests.e2e.definitions import wait_until_served
 from tests.e2e.operator_process import (
     USER,
     OperatorProcess,
@@ -31,10 +32,8 @@ from mizzen_operator.check_install import check_install_verb
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 CRDS = sorted((REPOSITORY / "crds").glob("*.yaml"))
-DEFINITIONS = (
-    "crd/inferenceservices.serving.mizzen.dev",
-    "crd/inferencerolescalers.serving.mizzen.dev",
-)
+KINDS = ("inferenceservices.serving.mizzen.dev", "inferencerolescalers.serving.mizzen.dev")
+DEFINITIONS = tuple(f"crd/{kind}" for kind in KINDS)
 OPENAPI = "/openapi/v3/apis/serving.mizzen.dev/v1alpha1"
 MAX_ANNOTATIONS = 262_144
 
@@ -49,10 +48,10 @@ def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
 def installed(cluster: Cluster) -> Iterator[Cluster]:
     """The chart of this release without a running operator; it is so again afterwards."""
     install(cluster, {"replicas": 0})
-    cluster.kubectl("wait", "--for=condition=Established", *DEFINITIONS)
+    wait_until_served(cluster, *KINDS)
     yield cluster
     install(cluster, {"replicas": 0})
-    cluster.kubectl("wait", "--for=condition=Established", *DEFINITIONS)
+    wait_until_served(cluster, *KINDS)
 
 
 def process_of(
@@ -206,7 +205,7 @@ def test_row_8_definitions_by_kubectl_and_a_render_by_gitops_converge_too(
     installed.kubectl("delete", *DEFINITIONS)
     for path in CRDS:
         installed.kubectl("apply", "-f", str(path))
-    installed.kubectl("wait", "--for=condition=Established", *DEFINITIONS)
+    wait_until_served(installed, *KINDS)
     values = {"replicas": 0, "installCrds": False, "watchNamespace": namespace}
     texts = Chart.load(CHART).render(values, name=RELEASE, namespace=namespace)
     documents = "\n---\n".join(

@@ -44,7 +44,7 @@ ON_GPUS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def defined(cluster: Cluster) -> Iterator[Cluster]:
     with published_definitions(cluster, LEADER_WORKER_SETS):
         yield cluster
