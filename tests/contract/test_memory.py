@@ -18,12 +18,13 @@ from mizzen_operator.planner.memory_formula import (
     need_on_gpu,
     weights_bytes,
 )
-from mizzen_operator.spec.shape_facts import ExpertFacts, ShapeFacts, as_told, shape_facts_of
+from mizzen_operator.spec.shape_facts import ShapeFacts, as_told, shape_facts_of
 from mizzen_worker.config.options import OPTIONS
 from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.fetch.manifest import ExpertFacts as ToldExperts
 from mizzen_worker.fetch.manifest import ShapeFacts as ToldFacts
 from mizzen_worker.fetch.manifest import Termination, encode_termination
+from mizzen_worker.fetch.shape_facts import facts_told
 from mizzen_worker.model_executor import memory_estimate
 from mizzen_worker.models.model_facts import ExpertShape, ModelFacts, ModelShape
 from mizzen_worker.models.shard_plan import plan_shard
@@ -79,29 +80,11 @@ engines = st.builds(
 
 
 def told(facts: ModelFacts) -> ShapeFacts:
-    """What the operator is told of a model."""
-    shape = facts.shape
-    experts = shape.experts and ExpertFacts(
-        num_experts=shape.experts.num_experts,
-        num_chosen=shape.experts.num_chosen,
-        intermediate_size=shape.experts.intermediate_size,
-        num_layers=len(shape.experts.layers),
-    )
-    return ShapeFacts(
-        architecture=facts.architecture,
-        file_format="safetensors",
-        context_length=facts.context_length,
-        num_layers=shape.num_layers,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        vocab_size=shape.vocab_size,
-        tie_embeddings=facts.tie_embeddings,
-        fp8_scales=facts.fp8_scales,
-        experts=experts,
-    )
+    """What the operator reads in the last words of the Job that fetched the model."""
+    ended = Termination(reason="Done", message="all there", facts=facts_told(facts))
+    found = report_of(encode_termination(ended).decode()).facts
+    assert found is not None
+    return found
 
 
 @given(facts=models(), engine=engines, ranks=st.sampled_from([1, 1, 2, 3, 4, 8, 16, 64]))

@@ -2,16 +2,20 @@
 the leader is, and which shapes there are.
 """
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 from tests.operator.documents import resolved
+from tests.operator.lws_pods import pods_of
 
+from mizzen_operator.render.leader_worker_set import leader_worker_set
 from mizzen_operator.render.render import rendered_worker_group
 from mizzen_operator.render.wiring import RankPod, rank_pods
 from mizzen_operator.spec.model import InferenceService
 from mizzen_operator.spec.resolve import Resolved
+from mizzen_operator.spec.scale import RoleScale
 from mizzen_operator.spec.validate import validate
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.env import PodEnvironment, read_pod_environment
@@ -23,6 +27,7 @@ from mizzen_worker.rank_tree import node_ranks
 
 SHAPES = tuple(product(range(1, 9), range(1, 5), range(1, 5)))
 """Tensor, data, nodes."""
+TWO_GROUPS = RoleScale(asked=2, propagated=2)
 
 
 def _service(topology: str, tensor: int, data: int, nodes: int) -> Resolved:
@@ -88,3 +93,26 @@ def test_the_worker_takes_exactly_the_shapes_that_admission_lets_through(topolog
             environment = _environment(container, first)
             with pytest.raises(ConfigError):
                 node_ranks(configuration.role, engine, environment)
+
+
+@pytest.mark.parametrize("topology", ["Unified", "Split"])
+def test_the_worker_finds_the_same_place_in_a_leader_worker_set(topology: str) -> None:
+    """Its leader is reached by the name that the set's own Service gives to the first pod."""
+    shapes = [shape for shape in SHAPES if _is_accepted(_service(topology, *shape))]
+    assert shapes
+    for shape in shapes:
+        service = _service(topology, *shape)
+        lws = leader_worker_set(replace(service, worker_scale=TWO_GROUPS), surge=0, unavailable=1)
+        template = lws["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+        configuration = _configuration(_container({"spec": {"template": template}}))
+        engine = configuration.group(EngineOptions)
+        places = {}
+        for pod in pods_of(lws):
+            environment = read_pod_environment(pod.variables)
+            ranks = node_ranks(configuration.role, engine, environment)
+            assert ranks == rank_pods(rendered_worker_group(service, 0))[pod.index].ranks
+            assert environment.leader_address == f"demo-worker-{pod.group}.demo-worker.default"
+            assert environment.group_epoch == "0"
+            places[pod.name] = environment.group_id
+        assert len(places) == 2 * service.nodes
+        assert len(set(places.values())) == 2

@@ -40,6 +40,12 @@ INFERENCE_POOLS = PublishedFile(
     sum="h1:Ng2Qs1Oum4WycuWyi3rOkAC7pZ2aDqgN2ku6Lr/mryQ=",
     path="config/crd/bases/inference.networking.k8s.io_inferencepools.yaml",
 )
+LEADER_WORKER_SETS = PublishedFile(
+    module="sigs.k8s.io/lws",
+    version="v0.8.0",
+    sum="h1:DdhJ8QabwTfWgbgaHH2gdf8twliioHaoSfmDXRYEVU0=",
+    path="config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+)
 
 
 def published_text(folders: Folders, file: PublishedFile) -> str:

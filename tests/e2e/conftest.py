@@ -2,6 +2,7 @@
 
 import pytest
 from tests.devcluster.cluster import Cluster
+from tests.e2e.definitions import wait_until_served
 from tests.e2e.operator_process import install
 
 from mizzen_operator.store import ROLE_SCALER, SERVICE_KIND
@@ -12,9 +13,5 @@ def installed(cluster: Cluster) -> Cluster:
     """The chart without a running operator: definition, account, rights."""
     install(cluster, {"replicas": 0})
     kinds = [f"{kind.plural}.serving.mizzen.dev" for kind in (SERVICE_KIND, ROLE_SCALER)]
-    names = [f"crd/{kind}" for kind in kinds]
-    cluster.kubectl("wait", "--for=condition=Established", *names)
-    # Established comes a moment before their storage; kubectl waits for that, the operator's
-    # calls fail and are repeated, which a test may not expect.
-    cluster.kubectl("get", ",".join(kinds), "--all-namespaces")
+    wait_until_served(cluster, *kinds)
     return cluster

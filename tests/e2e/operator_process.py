@@ -227,8 +227,27 @@ def apply(cluster: Cluster, namespace: str, manifest: Mapping[str, Any]) -> None
     )
 
 
+def status_of(cluster: Cluster, namespace: str, name: str = "chat") -> dict[str, Any]:
+    """The status of a service, empty while it has none: what is polled may not be written yet."""
+    service = get(cluster, "inferenceservice", name, "-n", namespace) or {}
+    status: dict[str, Any] = service.get("status") or {}
+    return status
+
+
+def role_of(cluster: Cluster, namespace: str, role: str, name: str = "chat") -> dict[str, Any]:
+    """One role in the status of a service, empty while it has none."""
+    roles = status_of(cluster, namespace, name).get("roles") or {}
+    found: dict[str, Any] = roles.get(role) or {}
+    return found
+
+
+def num_unschedulable(cluster: Cluster, namespace: str) -> int:
+    """Pods of the service `chat` that its status says are without a node; 0 while it has none."""
+    roles = status_of(cluster, namespace).get("roles") or {}
+    return sum(role.get("unschedulable", 0) for role in roles.values())
+
+
 def condition(cluster: Cluster, namespace: str, name: str, kind: str) -> dict[str, Any]:
     """One condition of a service, empty while it has none."""
-    service = get(cluster, "inferenceservice", name, "-n", namespace) or {}
-    found = (service.get("status") or {}).get("conditions") or ()
+    found = status_of(cluster, namespace, name).get("conditions") or ()
     return next((item for item in found if item["type"] == kind), {})

@@ -13,6 +13,7 @@ from helm_python import Chart, Config, HelmError
 from tests.devcluster.cluster import Cluster
 from tests.devcluster.demo import CHART, RELEASE, SYSTEM
 from tests.devcluster.folders import REPOSITORY
+from tests.e2e.definitions import wait_until_served
 from tests.e2e.operator_process import (
     USER,
     OperatorProcess,
@@ -21,6 +22,7 @@ from tests.e2e.operator_process import (
     condition,
     get,
     install,
+    role_of,
 )
 from tests.e2e.waiting import wait_for
 from tests.operator.fake_operator import service_manifest
@@ -30,10 +32,8 @@ from mizzen_operator.check_install import check_install_verb
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 CRDS = sorted((REPOSITORY / "crds").glob("*.yaml"))
-DEFINITIONS = (
-    "crd/inferenceservices.serving.mizzen.dev",
-    "crd/inferencerolescalers.serving.mizzen.dev",
-)
+KINDS = ("inferenceservices.serving.mizzen.dev", "inferencerolescalers.serving.mizzen.dev")
+DEFINITIONS = tuple(f"crd/{kind}" for kind in KINDS)
 OPENAPI = "/openapi/v3/apis/serving.mizzen.dev/v1alpha1"
 MAX_ANNOTATIONS = 262_144
 
@@ -48,10 +48,10 @@ def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
 def installed(cluster: Cluster) -> Iterator[Cluster]:
     """The chart of this release without a running operator; it is so again afterwards."""
     install(cluster, {"replicas": 0})
-    cluster.kubectl("wait", "--for=condition=Established", *DEFINITIONS)
+    wait_until_served(cluster, *KINDS)
     yield cluster
     install(cluster, {"replicas": 0})
-    cluster.kubectl("wait", "--for=condition=Established", *DEFINITIONS)
+    wait_until_served(cluster, *KINDS)
 
 
 def process_of(
@@ -151,7 +151,7 @@ def test_row_7_an_operator_newer_than_the_definitions_names_the_fields_and_works
         "a status",
         lambda: condition(older, namespace, "chat", "Ready").get("reason") == "ClaimNotFound",
     )
-    worker = get(older, "misvc", "chat", "-n", namespace)["status"]["roles"]["worker"]
+    worker = role_of(older, namespace, "worker")
     assert worker["desired"] == 1
     assert "asked" not in worker
     writes = [
@@ -164,9 +164,7 @@ def test_row_7_an_operator_newer_than_the_definitions_names_the_fields_and_works
     install(older, {"replicas": 0})
     wait_for(
         "the whole status",
-        lambda: (
-            "asked" in get(older, "misvc", "chat", "-n", namespace)["status"]["roles"]["worker"]
-        ),
+        lambda: "asked" in role_of(older, namespace, "worker"),
     )
     assert operator.metric("mizzen_operator_definition_fields_missing") == 0
 
@@ -207,7 +205,7 @@ def test_row_8_definitions_by_kubectl_and_a_render_by_gitops_converge_too(
     installed.kubectl("delete", *DEFINITIONS)
     for path in CRDS:
         installed.kubectl("apply", "-f", str(path))
-    installed.kubectl("wait", "--for=condition=Established", *DEFINITIONS)
+    wait_until_served(installed, *KINDS)
     values = {"replicas": 0, "installCrds": False, "watchNamespace": namespace}
     texts = Chart.load(CHART).render(values, name=RELEASE, namespace=namespace)
     documents = "\n---\n".join(

@@ -26,6 +26,7 @@ from tests.e2e.operator_process import (
     account_kubeconfig,
     apply,
     get,
+    status_of,
 )
 from tests.e2e.waiting import wait_for
 
@@ -292,9 +293,7 @@ def test_get_shows_roles_and_revision(cluster: Cluster, namespace: str) -> None:
     apply(cluster, namespace, service(topology="Split", tokenizer={"replicas": 1}))
     revision = wait_for(
         "a revision",
-        lambda: (get(cluster, "misvc", NAME, "-n", namespace).get("status") or {}).get(
-            "updateRevision"
-        ),
+        lambda: status_of(cluster, namespace, NAME).get("updateRevision"),
     )
     head, row = cluster.kubectl("get", "misvc", "-n", namespace).strip().splitlines()
     assert head.split() == [

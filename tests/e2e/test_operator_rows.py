@@ -28,6 +28,7 @@ from tests.e2e.operator_process import (
     get,
     groups,
     operator_writes,
+    role_of,
 )
 from tests.e2e.waiting import wait_for
 from tests.e2e.without_kubelets import as_ready, cards, node, workers
@@ -422,8 +423,7 @@ def test_row_43_scaling_down_takes_the_group_first_that_does_not_serve(
             as_ready(cluster, pod)
 
     def num_ready() -> int:
-        found = get(cluster, "misvc", "chat", "-n", namespace).get("status") or {}
-        return int(found["roles"]["worker"]["readyGroups"]) if "roles" in found else 0
+        return int(role_of(cluster, namespace, "worker").get("readyGroups", 0))
 
     wait_for("two are seen ready", lambda: num_ready() == 2)
     apply(cluster, namespace, service(replicas=2, worker=NO_NODE))
@@ -465,8 +465,7 @@ def test_row_54_paused_leaves_the_edit_of_a_hand_until_it_goes_on(
     cluster.kubectl("scale", "deployment/chat-tokenizer", "--replicas=5", "-n", namespace)
 
     def num_unschedulable() -> int:
-        found = get(cluster, "misvc", "chat", "-n", namespace)["status"]["roles"]["tokenizer"]
-        return int(found["unschedulable"])
+        return int(role_of(cluster, namespace, "tokenizer").get("unschedulable", 0))
 
     wait_for("the edit was seen", lambda: len(listed(cluster, namespace, "pods")) == 6)
     wait_for("and told", lambda: num_unschedulable() == 5)

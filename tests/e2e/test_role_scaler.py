@@ -15,6 +15,7 @@ from tests.e2e.operator_process import (
     apply,
     condition,
     get,
+    role_of,
 )
 from tests.e2e.waiting import wait_for
 from tests.operator.fake_operator import service_manifest
@@ -79,6 +80,12 @@ def groups(cluster: Cluster, namespace: str) -> int:
 
 def wait_for_groups(cluster: Cluster, namespace: str, wanted: int) -> None:
     wait_for(f"{wanted} groups", lambda: groups(cluster, namespace) == wanted)
+
+
+def is_current(found: dict[str, Any]) -> bool:
+    """Whether the status of a scaler is about what it asks for now."""
+    status = found.get("status") or {}
+    return bool(status.get("observedGeneration") == found["metadata"]["generation"])
 
 
 def managers_of_replicas(found: dict[str, Any]) -> set[str]:
@@ -160,10 +167,7 @@ def test_a_changed_field_is_passed_on_and_a_deleted_scaler_comes_back(
     # With the live number, not with the seed.
     wait_for(
         "the status remembers",
-        lambda: (
-            get(cluster, "misvc", "chat", "-n", namespace)["status"]["roles"]["worker"]["asked"]
-            == 1
-        ),
+        lambda: role_of(cluster, namespace, "worker").get("asked") == 1,
     )
     uid = scaler(cluster, namespace)["metadata"]["uid"]
     cluster.kubectl("delete", "mirs", "chat-worker", "-n", namespace)
@@ -198,11 +202,7 @@ def test_row_14_writers_of_scale_and_status_lose_nothing(
         cluster.api.call("PATCH", path, {"spec": {"replicas": 1 + turn % 2}}, kind=MERGE_PATCH)
     wait_for(
         "the last number is carried out and told",
-        lambda: (
-            groups(cluster, namespace) == 2
-            and scaler(cluster, namespace)["status"]["observedGeneration"]
-            == scaler(cluster, namespace)["metadata"]["generation"]
-        ),
+        lambda: groups(cluster, namespace) == 2 and is_current(scaler(cluster, namespace)),
     )
     assert asked(cluster, namespace) == 2
     (granted,) = scaler(cluster, namespace)["status"]["conditions"]

@@ -5,16 +5,14 @@ No Gateway runs here: the tests write what controllers of Gateways write into th
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from tests.devcluster.api import MERGE_PATCH
 from tests.devcluster.cluster import Cluster
-from tests.devcluster.folders import user_folders
-from tests.devcluster.published import HTTP_ROUTES, INFERENCE_POOLS, published_text
+from tests.devcluster.published import HTTP_ROUTES, INFERENCE_POOLS
+from tests.e2e.definitions import published_definitions
 from tests.e2e.operator_process import (
     OperatorProcess,
     account_kubeconfig,
@@ -44,20 +42,6 @@ ROUTING: dict[str, Any] = {
 WORDS = "no listener of this Gateway has a host name of the route"
 
 
-@contextmanager
-def published_definitions(cluster: Cluster) -> Iterator[None]:
-    """The two kinds exist meanwhile."""
-    texts = [published_text(user_folders(), file) for file in (HTTP_ROUTES, INFERENCE_POOLS)]
-    names = [f"crd/{yaml.safe_load(text)['metadata']['name']}" for text in texts]
-    cluster.kubectl("apply", "--server-side", "-f", "-", stdin="\n---\n".join(texts))
-    try:
-        cluster.kubectl("wait", "--for=condition=Established", *names)
-        cluster.kubectl("get", "httproutes,inferencepools", "--all-namespaces")
-        yield
-    finally:
-        cluster.kubectl("delete", *names)
-
-
 @pytest.mark.parametrize(
     "routing",
     [
@@ -85,7 +69,7 @@ def published_definitions(cluster: Cluster) -> Iterator[None]:
 def test_the_published_schemas_take_what_is_rendered_and_add_nothing_that_seems_to_drift(
     cluster: Cluster, namespace: str, routing: dict[str, Any]
 ) -> None:
-    with published_definitions(cluster):
+    with published_definitions(cluster, HTTP_ROUTES, INFERENCE_POOLS):
         for rendered in map(finished, route_objects(resolved(routing=routing))):
             rendered["metadata"]["namespace"] = namespace
             path = ref_of(rendered).kind.path(namespace=namespace)
@@ -146,7 +130,7 @@ def test_row_13_a_route_is_as_ready_as_each_gateway_that_the_user_brought_says(
     message = wait_for_reason(cluster, namespace, "ApiNotInstalled")
     assert "install the Gateway API, which brings gateway.networking.k8s.io/v1" in message
     assert get(cluster, "service", "chat", "-n", namespace)
-    with published_definitions(cluster):
+    with published_definitions(cluster, HTTP_ROUTES, INFERENCE_POOLS):
         message = wait_for_reason(cluster, namespace, "GatewayPending")
         assert f"Gateway infra/public and Gateway {namespace}/inner" in message
         pool = ("inferencepool", "chat", "-n", namespace)

@@ -12,7 +12,7 @@ from tests.e2e.operator_process import (
     account_kubeconfig,
     apply,
     condition,
-    get,
+    num_unschedulable,
 )
 from tests.e2e.waiting import wait_for
 from tests.operator.fake_operator import service_manifest
@@ -51,11 +51,10 @@ def test_people_are_told_what_is_there(
         lambda: condition(cluster, namespace, "chat", "Ready").get("reason") == "ClaimNotFound",
     )
 
-    def is_told_of_all() -> bool:
-        roles = get(cluster, "misvc", "chat", "-n", namespace)["status"]["roles"].values()
-        return sum(role["unschedulable"] for role in roles) == NUM_PODS
-
-    wait_for("the scheduler has looked at every pod", is_told_of_all)
+    wait_for(
+        "the scheduler has looked at every pod",
+        lambda: num_unschedulable(cluster, namespace) == NUM_PODS,
+    )
 
     assert status_verb([*where, "-o", "json"]) == 1
     (service,) = json.loads(capsys.readouterr().out)["services"]

@@ -17,6 +17,7 @@ from tests.e2e.operator_process import (
     apply,
     condition,
     get,
+    status_of,
 )
 from tests.e2e.waiting import wait_for
 from tests.operator.planner.model_facts import LLAMA8B
@@ -132,8 +133,7 @@ def test_row_57_weights_are_fetched_once_and_pods_wait_for_them(
     wait_for("tokenizers", lambda: len(found(cluster, namespace, "deployment")) == 1)
     (claim,) = found(cluster, namespace, "pvc")
     wait_for("it is told", lambda: model_ready(cluster, namespace, "Fetched"))
-    status = get(cluster, "misvc", "chat", "-n", namespace)["status"]
-    assert status["resolvedModel"] == {
+    assert status_of(cluster, namespace).get("resolvedModel") == {
         "source": "hf://org/model",
         "revision": COMMIT,
         "bytes": 1024,

@@ -14,7 +14,7 @@ from mizzen_worker.model_executor.weights.gguf_shape import (
 )
 from mizzen_worker.model_executor.weights.gguf_table import GgufTable
 from mizzen_worker.model_executor.weights.hf_config import read_folder_facts
-from mizzen_worker.models.model_facts import ModelShape
+from mizzen_worker.models.model_facts import ModelFacts, ModelShape
 from mizzen_worker.vocabulary.model_path import find_gguf
 
 
@@ -34,7 +34,11 @@ def read_shape_facts(folder: Path) -> ShapeFacts:
     if not (folder / "config.json").is_file():
         message = f"{folder}: holds neither config.json nor a GGUF file; check the source"
         raise ModelLoadError(message)
-    facts = read_folder_facts(folder, has_weights=False)
+    return facts_told(read_folder_facts(folder, has_weights=False))
+
+
+def facts_told(facts: ModelFacts) -> ShapeFacts:
+    """What is told of a folder with ``config.json`` and safetensors, of all that is known of it."""
     found = _facts(
         facts.shape,
         architecture=facts.architecture,
