@@ -55,7 +55,7 @@ class Target:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=900,
         )
 
     def do(self, *arguments: str, stdin: str = "") -> str:

@@ -49,7 +49,7 @@ def namespace_with_model(target: Target, name: str) -> Iterator[str]:
     try:
         yield name
     finally:
-        target.do("delete", "namespace", name, "--timeout=120s")
+        target.do("delete", "namespace", name, "--timeout=600s")
         target.do("delete", "persistentvolume", f"{name}-{CLAIM}", "--ignore-not-found")
 
 
