@@ -27,7 +27,7 @@ MAX_EXPERTS = 512
 """One warp holds the logits of a token."""
 _MAX_SLOTS = 255
 """What a byte of ``slots`` can tell."""
-_MAX_BLOCK = 16_384
+_MAX_BLOCK = 8192
 """Pairs that a program looks at in one step; a step costs about as much for few of them."""
 
 
