@@ -121,14 +121,14 @@ def test_ranks_give_the_tokens_of_one(
             found = leader[name][request]
             for follower in followers:
                 assert follower[name][request] == Answer(ids=found.ids), (name, request)
-            place = _first_difference(expected, found, entry.rounding, f"{name} {request}")
+            place = first_difference(expected, found, entry.rounding, f"{name} {request}")
             if place is not None:
                 near_ties.append((name, request, place))
     print(f"\n{size} ranks: {len(entries)} models, near ties: {near_ties}")
     assert len(near_ties) <= len(entries) // 4
 
 
-def _first_difference(expected: Answer, found: Answer, rounding: str, what: str) -> int | None:
+def first_difference(expected: Answer, found: Answer, rounding: str, what: str) -> int | None:
     """Where tokens differ first, at a near tie; everything before is equal within rounding."""
     pairs = enumerate(zip(expected.ids, found.ids, strict=True))
     count = next((index for index, (theirs, ours) in pairs if theirs != ours), None)

@@ -32,6 +32,18 @@ class Shard:
         vocabulary = self.plan.vocabulary
         return JoinedRanks(self.collective, vocabulary.own, vocabulary.length)
 
+    def least(self, number: int) -> int:
+        """The least of all ranks' numbers; every rank asks."""
+        return min(self._of_all(number))
+
+    def is_any(self, is_so: bool) -> bool:  # noqa: FBT001  (a question's one argument)
+        """Whether it is so on any rank; every rank asks."""
+        return any(self._of_all(int(is_so)))
+
+    def _of_all(self, number: int) -> list[int]:
+        found: list[int] = self.collective.gather_columns(torch.tensor([[number]]))[0].tolist()
+        return found
+
 
 def shard_of(
     facts: ModelFacts, collective: Collective | None, device: torch.device
