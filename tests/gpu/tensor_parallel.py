@@ -414,7 +414,11 @@ def _started(task: Task, size: int, folder: Path) -> Iterator[list[subprocess.Po
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", __spec__.name, "rank", str(rank), str(size), str(folder)],
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus[rank]},
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": gpus[rank],
+                "NCCL_SOCKET_IFNAME": "lo",
+            },
         )
         for rank in range(size)
     ]
@@ -533,7 +537,7 @@ def _times(device: str) -> None:
     task = Task(
         work="time",
         device=device,
-        model=dict(SHAPES["llama8b"]) if is_gpu else TINY,
+        model=dict(SHAPES["llama8b"]) if is_gpu else {**TINY, "vocab_size": 12000},
         compute="bfloat16" if is_gpu else "float32",
         prompts=(1024, 4096) if is_gpu else (32, 64),
         num_new=256 if is_gpu else 8,
