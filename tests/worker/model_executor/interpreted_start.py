@@ -95,6 +95,6 @@ def start_interpreted(
         vocab_size=checkpoint.facts.shape.vocab_size,
     )
     device = torch.device("cpu")
-    shard = shard_of(checkpoint.facts, collective, device)
+    shard = shard_of(checkpoint.facts, collective)
     start = gpu_factory.gpu_start(options, checkpoint, limits, device, shard)
     return start.run(lambda done, total: None, lambda phase: None)

@@ -23,8 +23,6 @@ from mizzen_worker.contracts.errors import ConfigError, DeviceError, ModelLoadEr
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.runner_options import RunnerOptions
-from mizzen_worker.model_executor.shard import shard_of
-from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 NEAR_TIE = {"float32": 1e-4, "bfloat16": 0.4, "16-bit blocks": 0.01}
 """Of log-probabilities; native kernels round the inputs of quantised matrices to 16-bit blocks."""
@@ -216,11 +214,3 @@ def test_columns_of_blocks_that_ranks_would_cut_are_refused(tmp_path: Path) -> N
         "ranks: columns 0 to 48 cut a block of 32; lower --tensor-parallel-size, or use an "
         "unquantised model"
     )
-
-
-def test_gpus_are_refused(tmp_path: Path) -> None:
-    save_tiny(tmp_path, "llama")
-    facts = open_checkpoint(tmp_path).facts
-    with pytest.raises(ConfigError, match="2 on GPUs is not available in this version; use 1, or"):
-        shard_of(facts, OneOfTwo(), torch.device("cuda", 0))
-    assert shard_of(facts, None, torch.device("cuda", 0)) is None

@@ -102,7 +102,7 @@ def kernels_of(
         vocab_size=checkpoint.facts.shape.vocab_size,
     )
     collective = None if rank is None else ValuelessCollective(rank, 2)
-    shard = shard_of(checkpoint.facts, collective, torch.device("cpu"))
+    shard = shard_of(checkpoint.facts, collective)
     facts = own_facts(checkpoint.facts, shard)
     start = gpu_start(options, checkpoint, limits, torch.device("cuda", 0), shard)
     with recorded_kernels() as requests:

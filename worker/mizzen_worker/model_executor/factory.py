@@ -177,7 +177,7 @@ def load_runner(
         is_dummy=options.weight_format is WeightFormat.DUMMY,
         dummy_device=device,
     )
-    shard = shard_of(checkpoint.facts, collective, device)
+    shard = shard_of(checkpoint.facts, collective)
     limits = _limits(options, checkpoint.facts, device)
     dtype = dtype_of(options, device)
     if device.type == "cuda":
