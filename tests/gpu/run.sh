@@ -6,14 +6,16 @@
 # installed into a temporary folder.
 #   tests/gpu/run.sh [kernels|gpu|engine|all] [pytest arguments]
 #   tests/gpu/run.sh bench [flags of mizzen bench]
+#   tests/gpu/run.sh tensor-parallel tests|times [parts]
+# tensor-parallel: on two GPUs; see tests/gpu/tensor_parallel.py, and ``serve`` is one more part of its tests.
 # bench: the workloads of docs/benchmarks.md, files in MIZZEN_OUT (out), and all beside peers and goals.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 what=${1:-all}
 shift || true
 case $what in
-  kernels | gpu | engine | bench | all) ;;
-  *) echo "$what: no such part; give kernels, gpu, engine, bench or all" >&2; exit 2 ;;
+  kernels | gpu | engine | bench | tensor-parallel | all) ;;
+  *) echo "$what: no such part; give kernels, gpu, engine, bench, tensor-parallel or all" >&2; exit 2 ;;
 esac
 site=$(mktemp -d)
 trap 'rm -rf "$site"' EXIT
@@ -29,6 +31,14 @@ import torch
 print(f"Python {platform.python_version()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
 print(f"GPU: {torch.cuda.get_device_name() if torch.cuda.is_available() else 'none'}")
 EOF
+if [[ $what == tensor-parallel ]]; then
+  # What no machine may do by default: NVLink multicast can put GPUs that others share out of service.
+  export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} TORCH_SYMM_MEM_DISABLE_MULTICAST=${TORCH_SYMM_MEM_DISABLE_MULTICAST:-1}
+  if [[ ${2:-} == serve ]]; then
+    exec python3 -m pytest -q -p no:benchmark -x --timeout 240 -m gpu tests/gpu/test_serve_ranks.py
+  fi
+  exec python3 -m tests.gpu.tensor_parallel "$@"
+fi
 if [[ $what == bench ]]; then
   out=${MIZZEN_OUT:-out}
   bench=(python3 -m mizzen_worker bench --device cuda "$@")

@@ -8,6 +8,7 @@ import pytest
 
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.env import (
+    ENV_NCCL_INTERFACE,
     ENV_VISIBLE_GPUS,
     PodEnvironment,
     read_pod_environment,
@@ -145,6 +146,16 @@ def test_copies_of_the_model_are_groups_of_their_own(tmp_path: Path) -> None:
     }
     addresses = [one.place.address for one in _of(plan, FollowerSettings)]
     assert len(set(addresses)) == 2
+    # NCCL's sockets are not for others.
+    interfaces = [spec.environment.get(ENV_NCCL_INTERFACE) for spec in plan.specs if spec.fate]
+    assert interfaces == ["lo"] * 4
+
+
+def test_ranks_of_several_nodes_meet_over_their_network(tmp_path: Path) -> None:
+    flags = ("--tensor-parallel-size", "4", "--device", "cuda", "--insecure")
+    plan = _plan(Role.WORKER, tmp_path, *flags, pod=_node(1))
+    environments = [spec.environment for spec in plan.specs if spec.fate]
+    assert environments == [{ENV_VISIBLE_GPUS: "0"}, {ENV_VISIBLE_GPUS: "1"}]
 
 
 def test_nodes_of_a_group_share_its_ranks_and_meet_at_the_leaders_port(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from mizzen_worker.config.env import ENV_VISIBLE_GPUS, PodEnvironment
+from mizzen_worker.config.env import ENV_NCCL_INTERFACE, ENV_VISIBLE_GPUS, PodEnvironment
 from mizzen_worker.config.groups import EngineOptions, RankOptions
 from mizzen_worker.config.option import Role
 from mizzen_worker.contracts.errors import ConfigError
@@ -140,11 +140,20 @@ class RankTree:
         return f"tcp://{shown}:{self.options.rank_port}"
 
     def _environment_of(self, number: int, num_ranks: int, engine: EngineOptions) -> dict[str, str]:
-        """Which GPU one of several ranks sees: CUDA must know before it is loaded."""
-        if engine.device != "cuda" or num_ranks == 1:
+        """Which GPU one of several ranks sees: CUDA must know before it is loaded.
+
+        NCCL is told interfaces, not addresses: on one machine it would meet at one that others
+        reach.
+        """
+        if engine.device != "cuda":
             return {}
-        names = self.pod.visible_gpus
-        return {ENV_VISIBLE_GPUS: str(number) if names is None else names[number]}
+        environment = {}
+        if num_ranks > 1:
+            names = self.pod.visible_gpus
+            environment[ENV_VISIBLE_GPUS] = str(number) if names is None else names[number]
+        if engine.tensor_parallel_size > 1 and self.pod.node_count == 1:
+            environment[ENV_NCCL_INTERFACE] = "lo"
+        return environment
 
 
 def _check_nodes(role: Role, engine: EngineOptions, pod: PodEnvironment) -> None:

@@ -233,18 +233,6 @@ _WRITTEN_RULES = (
         reason=NOT_AVAILABLE,
     ),
     Rule(
-        id="tensor-gpu-unavailable",
-        field="spec.worker.parallelism.tensor",
-        cel="self.worker.parallelism.tensor == 1 || self.worker.gpu.countPerNode == 0",
-        holds=lambda service: (
-            service.spec.worker.parallelism.tensor == 1
-            or service.spec.worker.gpu.count_per_node == 0
-        ),
-        message=f"tensor parallel ranks on GPUs are {UNAVAILABLE}",
-        remedy="set tensor to 1, or gpu.countPerNode to 0 to run on the CPU",
-        reason=NOT_AVAILABLE,
-    ),
-    Rule(
         id="nodes-topology-unavailable",
         field="spec.worker.parallelism.nodes",
         cel="self.worker.parallelism.nodes == 1 || self.topology == 'Split'",

@@ -100,8 +100,7 @@ def test_the_reason_of_a_refusal_is_its_own() -> None:
         "spec.worker.parallelism.nodes: each pod of a group runs the same number of tensor parallel"
         " ranks, so nodes must divide tensor (found 2); set tensor to a multiple of nodes"
     ]
-    (gpus,) = reasons(2, 1, 1, 2, gpus_per_pod=1)
-    assert "tensor parallel ranks on GPUs are not available in this version" in gpus
+    assert reasons(2, 1, 1, 2, gpus_per_pod=1) == []
     (unified,) = reasons(2, 1, 1, 2, topology="Unified")
     assert "groups of several pods are not available in this version in other topo" in unified
     (data,) = reasons(2, 1, 2, 2)

@@ -200,19 +200,19 @@ RULE_EXAMPLES: dict[str, Example] = {
         ),
     ),
     "gpu-world": Example(
-        good=(_worker(gpu={"countPerNode": 1}), _worker(gpu={"countPerNode": 0})),
-        bad=(_worker(gpu={"countPerNode": 2}),),
+        good=(
+            _worker(gpu={"countPerNode": 1}),
+            _worker(gpu={"countPerNode": 0}),
+            _worker(parallelism={"tensor": 2}, gpu={"countPerNode": 2}),
+            _worker(parallelism={"data": 2}, gpu={"countPerNode": 2}),
+        ),
+        bad=(
+            _worker(gpu={"countPerNode": 2}),
+            _worker(parallelism={"tensor": 4}, gpu={"countPerNode": 2}),
+        ),
     ),
     "pipeline-unavailable": Example(
         good=(_worker(parallelism={"pipeline": 1}),), bad=(_worker(parallelism={"pipeline": 2}),)
-    ),
-    "tensor-gpu-unavailable": Example(
-        good=(
-            _worker(parallelism={"tensor": 2}),
-            _worker(parallelism={"tensor": 4, "data": 2}),
-            _worker(parallelism={"data": 2}, gpu={"countPerNode": 2}),
-        ),
-        bad=(_worker(parallelism={"tensor": 2}, gpu={"countPerNode": 2}),),
     ),
     "nodes-topology-unavailable": Example(
         good=(_group(tensor=3, nodes=3), _worker(parallelism={"nodes": 1})),

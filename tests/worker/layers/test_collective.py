@@ -9,7 +9,11 @@ import torch
 import torch.distributed as dist
 from tests.worker.model_executor.rank_group import process_group
 
-from mizzen_worker.layers.collective import Collective, ProcessGroupCollective
+from mizzen_worker.layers.collective import (
+    Collective,
+    NcclCollective,
+    ProcessGroupCollective,
+)
 from mizzen_worker.layers.ranks import LONE_RANK, JoinedRanks
 
 SIZE = 3
@@ -145,3 +149,71 @@ def test_a_lone_rank_exchanges_nothing() -> None:
     assert torch.equal(values, kept)
     assert LONE_RANK.own_ids(ids) is ids
     assert LONE_RANK.whole_logits(values) is values
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_gpus_exchange_is_the_same(tmp_path: Path, size: int) -> None:
+    """Over gloo: of two ranks one sum of the backend's own, of more the order of ranks."""
+    store = dist.HashStore()
+    whole = torch.randn(size, 401, 1500).mul_(100)
+
+    def run(rank: int) -> None:
+        keys = dist.PrefixStore("life", store)
+        group = dist.ProcessGroup(keys, rank, size)
+        gloo = dist.ProcessGroup.BackendType.GLOO
+        group._set_default_backend(gloo)
+        group._register_backend(torch.device("cpu"), gloo, process_group(rank, size, keys))
+        collective = NcclCollective(group)
+        for rows in (1, 401):
+            values = whole[rank, :rows].clone()
+            collective.sum_over_ranks(values)
+            assert torch.equal(values, sum(whole[1:, :rows], whole[0, :rows]))
+        columns = torch.cat(list(whole), dim=1)
+        assert torch.equal(collective.gather_columns(whole[rank]), columns)
+        values = whole[rank].clone()
+        collective.copy_from_leader(values)
+        assert torch.equal(values, whole[0])
+        collective.sum_over_ranks(torch.empty(0, 4))
+
+    with ThreadPoolExecutor(size) as threads:
+        list(threads.map(run, range(size)))
+
+
+def test_the_best_of_every_block_of_a_vocabulary_in_parts(tmp_path: Path) -> None:
+    """Ids are those of the whole vocabulary, blocks in their order; no number is one too."""
+    values = torch.tensor([[[1.0, 9.0], [float("nan"), 2.0]], [[3.0, 4.0], [5.0, 6.0]]])
+    values = torch.cat([values, values[:1] + 1])
+    ids = torch.tensor([[0, 3], [1, 2]], dtype=torch.int32)
+
+    def work(collective: Collective) -> torch.Tensor:
+        rank = collective.rank
+        ranks = JoinedRanks(collective, range(4 * rank, 4 * rank + 4), 12)
+        best, named = ranks.whole_best(values[rank], ids)
+        torch.testing.assert_close(best, torch.cat(list(values), dim=1), equal_nan=True)
+        return named
+
+    expected = torch.cat([ids, ids + 4, ids + 8], dim=1)
+    for found in on_ranks(tmp_path, work):
+        assert torch.equal(found, expected)
+
+
+def test_unequal_parts_of_a_vocabulary_have_no_equal_blocks() -> None:
+    ranks = JoinedRanks(OneOfThree(), range(3), 7)
+    assert not ranks.is_even
+    with pytest.raises(ValueError, match="a vocabulary of 7 has no equal blocks on all ranks"):
+        ranks.whole_best(torch.empty(1, 1), torch.empty(1, 1, dtype=torch.int32))
+
+
+class OneOfThree:
+    """Rank 0, which meets nobody."""
+
+    rank, size = 0, SIZE
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """Nothing is added."""
+
+    def gather_columns(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    def copy_from_leader(self, values: torch.Tensor) -> None:
+        """It leads."""

@@ -9,10 +9,12 @@ import torch
 from tests.worker.model_executor.rerun_graphs import RerunGraphs
 
 from mizzen_worker.contracts.batch import RunnerLimits
+from mizzen_worker.layers.collective import Collective
 from mizzen_worker.model_executor import gpu_factory, model_runner
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions
+from mizzen_worker.model_executor.shard import shard_of
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.sampler.adjustments import adjust
 from mizzen_worker.sampler.gpu_choice import choose_on_gpu
@@ -54,7 +56,7 @@ def cpu_as_gpu() -> Iterator[None]:
     """What the factory asks of CUDA is answered here; nothing is compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpu_factory, "CudaMeter", lambda _: RoomyMeter())
-        patch.setattr(gpu_factory, "CudaGraphs", lambda _: RerunGraphs())
+        patch.setattr(gpu_factory, "CudaGraphs", lambda *_: RerunGraphs())
         patch.setattr(gpu_factory, "compute_capability", lambda: 90)
         patch.setattr(torch.cuda, "mem_get_info", lambda _: (_MUCH, _MUCH))
         patch.setattr(KernelFolder, "use", lambda _: None)
@@ -65,7 +67,13 @@ def cpu_as_gpu() -> Iterator[None]:
 
 
 def start_interpreted(
-    folder: Path, *, page_size: int, max_slots: int, context_length: int, uses_graphs: bool
+    folder: Path,
+    *,
+    page_size: int,
+    max_slots: int,
+    context_length: int,
+    uses_graphs: bool,
+    collective: Collective | None = None,
 ) -> ModelRunner:
     """Inside ``cpu_as_gpu``: trial steps, capture and warm-up as on a GPU, in float32."""
     options = RunnerOptions(
@@ -86,5 +94,7 @@ def start_interpreted(
         context_length=context_length,
         vocab_size=checkpoint.facts.shape.vocab_size,
     )
-    start = gpu_factory.gpu_start(options, checkpoint, limits, torch.device("cpu"))
+    device = torch.device("cpu")
+    shard = shard_of(checkpoint.facts, collective)
+    start = gpu_factory.gpu_start(options, checkpoint, limits, device, shard)
     return start.run(lambda done, total: None, lambda phase: None)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from tests.worker.model_executor.interpreted_start import cpu_as_gpu, start_interpreted
 from tests.worker.model_executor.runner_driver import Driven, RunnerDriver
 
 from mizzen_worker.contracts.request import LogprobParams, SamplingParams
@@ -25,12 +26,16 @@ from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
 
 TIMEOUT_S = 500
+INTERPRETED_GPU = "interpreted GPU"
 PAGE_SIZE = 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model and how it is computed: ``backend`` is torch or an instruction set."""
+    """One model and how it is computed: ``backend`` is torch, an instruction set, or a GPU.
+
+    The latter is interpreted, all of a start on it.
+    """
 
     name: str
     folder: str
@@ -40,6 +45,7 @@ class Case:
     is_deterministic: bool = False
     is_drawn: bool = True
     """Draws tokens too: then the least difference of two logits can be another token."""
+    uses_graphs: bool = False
 
 
 @dataclass
@@ -55,6 +61,8 @@ class Answer:
 
 def answers(case: Case, collective: Collective | None) -> dict[str, Answer]:
     """Cold and in chunks, behind another's prefix beside strangers, and drawn with penalties."""
+    if case.backend == INTERPRETED_GPU:
+        return _answers_of_kernels(case, collective)
     weight_format = WeightFormat.DENSE if case.backend == "torch" else WeightFormat.AUTO
     options = RunnerOptions(
         model=Path(case.folder),
@@ -90,6 +98,38 @@ def answers(case: Case, collective: Collective | None) -> dict[str, Answer]:
     return {name: _answer(request) for name, request in requests.items()}
 
 
+def _answers_of_kernels(case: Case, collective: Collective | None) -> dict[str, Answer]:
+    """Steps of one token, of a few and of many, and their logits; drawn without penalties too."""
+    with cpu_as_gpu():
+        runner = start_interpreted(
+            Path(case.folder),
+            page_size=PAGE_SIZE,
+            max_slots=3,
+            context_length=64 if case.uses_graphs else 288,
+            uses_graphs=case.uses_graphs,
+            collective=collective,
+        )
+        driver = RunnerDriver(runner, has_scores=collective is None or collective.rank == 0)
+        many = 20 if case.uses_graphs else 270
+        requests = {
+            "alone": _greedy(1, _prompt(1, 7), prompt_start=3),
+            "long": _greedy(2, _prompt(2, many)),
+            "drawn": Driven(slot=3, prompt=_prompt(3, 5), sampling=_PLAINLY_DRAWN),
+        }
+        alone, long, drawn = requests.values()
+        driver.start(alone)
+        driver.run([(alone, 7)])
+        driver.run([(alone, 0)])
+        driver.start(long)
+        driver.start(drawn)
+        driver.run([(long, many), (drawn, 3), (alone, 0)])
+        driver.run([(drawn, 2), (long, 0)])
+        driver.finish([alone, long, drawn])
+    return {name: _answer(request) for name, request in requests.items()}
+
+
+_PLAINLY_DRAWN = SamplingParams(max_new_tokens=5, seed=7, temperature=0.8, top_p=0.95)
+
 _DRAWN = SamplingParams(
     max_new_tokens=9, seed=77, temperature=0.9, top_p=0.95, repetition_penalty=1.3,
     presence_penalty=0.4, logit_bias=((17, 2.0),), min_new_tokens=4,
@@ -123,6 +163,8 @@ def run_group(size: int, cases: Sequence[Case], folder: Path) -> list[dict[str, 
     folder.mkdir()
     (folder / "cases.json").write_text(json.dumps([asdict(case) for case in cases]))
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    if any(case.backend == INTERPRETED_GPU for case in cases):
+        environment["TRITON_INTERPRET"] = "1"
     ranks = [
         subprocess.Popen(
             [sys.executable, __file__, str(rank), str(size), str(folder)],

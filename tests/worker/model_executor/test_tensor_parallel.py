@@ -23,8 +23,6 @@ from mizzen_worker.contracts.errors import ConfigError, DeviceError, ModelLoadEr
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.factory import load_runner
 from mizzen_worker.model_executor.runner_options import RunnerOptions
-from mizzen_worker.model_executor.shard import shard_of
-from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 NEAR_TIE = {"float32": 1e-4, "bfloat16": 0.4, "16-bit blocks": 0.01}
 """Of log-probabilities; native kernels round the inputs of quantised matrices to 16-bit blocks."""
@@ -121,14 +119,14 @@ def test_ranks_give_the_tokens_of_one(
             found = leader[name][request]
             for follower in followers:
                 assert follower[name][request] == Answer(ids=found.ids), (name, request)
-            place = _first_difference(expected, found, entry.rounding, f"{name} {request}")
+            place = first_difference(expected, found, entry.rounding, f"{name} {request}")
             if place is not None:
                 near_ties.append((name, request, place))
     print(f"\n{size} ranks: {len(entries)} models, near ties: {near_ties}")
     assert len(near_ties) <= len(entries) // 4
 
 
-def _first_difference(expected: Answer, found: Answer, rounding: str, what: str) -> int | None:
+def first_difference(expected: Answer, found: Answer, rounding: str, what: str) -> int | None:
     """Where tokens differ first, at a near tie; everything before is equal within rounding."""
     pairs = enumerate(zip(expected.ids, found.ids, strict=True))
     count = next((index for index, (theirs, ours) in pairs if theirs != ours), None)
@@ -216,11 +214,3 @@ def test_columns_of_blocks_that_ranks_would_cut_are_refused(tmp_path: Path) -> N
         "ranks: columns 0 to 48 cut a block of 32; lower --tensor-parallel-size, or use an "
         "unquantised model"
     )
-
-
-def test_gpus_are_refused(tmp_path: Path) -> None:
-    save_tiny(tmp_path, "llama")
-    facts = open_checkpoint(tmp_path).facts
-    with pytest.raises(ConfigError, match="2 on GPUs is not available in this version; use 1, or"):
-        shard_of(facts, OneOfTwo(), torch.device("cuda", 0))
-    assert shard_of(facts, None, torch.device("cuda", 0)) is None

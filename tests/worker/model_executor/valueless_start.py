@@ -22,8 +22,13 @@ from mizzen_worker.model_executor.gpu_model import step_capture
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.runner_parts import build_pool, pool_shape
+from mizzen_worker.model_executor.shard import own_facts, shard_of
 from mizzen_worker.model_executor.stored_types import Quantization
-from mizzen_worker.model_executor.valueless import VALUELESS, ValuelessLink
+from mizzen_worker.model_executor.valueless import (
+    VALUELESS,
+    ValuelessCollective,
+    ValuelessLink,
+)
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 
 _SIZES: dict[str, object] = {
@@ -62,10 +67,21 @@ _MODELS: tuple[tuple[str, dict[str, object], Quantization], ...] = (
 )
 
 
+_DIVIDED: tuple[tuple[str, dict[str, object], int], ...] = (
+    ("LlamaForCausalLM", {"attention_bias": True}, 0),
+    ("Qwen3ForCausalLM", {"tie_word_embeddings": True, "vocab_size": 511}, 1),
+    ("Qwen3MoeForCausalLM", {**_DENSE_AND_EXPERTS, "num_hidden_layers": 3}, 1),
+)
+"""And which of two ranks starts."""
+
+
 def kernels_of(
-    folder: Path, config: dict[str, object], quantization: Quantization
+    folder: Path,
+    config: dict[str, object],
+    quantization: Quantization,
+    rank: int | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Kernels of a start, and what rehearsals miss."""
+    """Kernels of a start, and what rehearsals miss; ``rank`` is one of two."""
     (folder / "config.json").write_text(json.dumps(config))
     options = RunnerOptions(
         model=folder,
@@ -85,7 +101,10 @@ def kernels_of(
         context_length=checkpoint.facts.context_length,
         vocab_size=checkpoint.facts.shape.vocab_size,
     )
-    start = gpu_start(options, checkpoint, limits, torch.device("cuda", 0))
+    collective = None if rank is None else ValuelessCollective(rank, 2)
+    shard = shard_of(checkpoint.facts, collective)
+    facts = own_facts(checkpoint.facts, shard)
+    start = gpu_start(options, checkpoint, limits, torch.device("cuda", 0), shard)
     with recorded_kernels() as requests:
         start.run_without_values()
     names = sorted({request.name for request in requests})
@@ -93,11 +112,11 @@ def kernels_of(
         graphs = RehearsedGraphs(requests)
         limits = replace(limits, num_pages=64)
         forward = start.load(VALUELESS, lambda done, total: None)(
-            build_pool(pool_shape(checkpoint.facts, limits), torch.bfloat16, VALUELESS)
+            build_pool(pool_shape(facts, limits), torch.bfloat16, VALUELESS)
         )
         assert isinstance(forward, GpuForward)
         capture = step_capture(forward, limits, lambda: graphs)
-        runner = ModelRunner(forward, limits, VALUELESS, ValuelessLink(), capture)
+        runner = ModelRunner(forward, limits, VALUELESS, ValuelessLink(), capture, collective)
         runner.warm_up(lambda done, total: None)
     assert graphs.num_captured
     return names, graphs.missed
@@ -106,10 +125,14 @@ def kernels_of(
 def main() -> None:
     triton.runtime.driver.set_active(ClaimedDriver(90))
     kernels, missed = [], []
-    for architecture, own, quantization in _MODELS:
+    starts = [
+        *((*model, None) for model in _MODELS),
+        *((name, own, Quantization.NONE, rank) for name, own, rank in _DIVIDED),
+    ]
+    for architecture, own, quantization, rank in starts:
         with tempfile.TemporaryDirectory() as folder:
             config = {"architectures": [architecture], **_SIZES, **own}
-            names, unrehearsed = kernels_of(Path(folder), config, quantization)
+            names, unrehearsed = kernels_of(Path(folder), config, quantization, rank)
             kernels.append(names)
             missed.append(unrehearsed)
     print(json.dumps({"kernels": kernels, "missed": missed}))

@@ -138,7 +138,7 @@ ENGINE_OPTIONS: tuple[Option, ...] = (
     option(
         names.FLAG_TENSOR_PARALLEL, EngineOptions, parse.number(1, 64), "1",
         "ranks that share each layer, a process each; a worker's nodes take equal numbers of them;"
-        " on CPUs only, whose threads are divided", roles=ENGINES, metavar="COUNT",
+        " a GPU each, or a share of the CPU's threads", roles=ENGINES, metavar="COUNT",
     ),
     option(
         names.FLAG_PIPELINE_PARALLEL, EngineOptions, parse.only_one, "1",

@@ -25,6 +25,8 @@ from mizzen_worker.contracts.operator_names import (
 ENV_COMPILE_CACHE = "TRITON_CACHE_DIR"
 """Where Triton keeps what it compiled; the operator sets it too."""
 ENV_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+ENV_NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
+"""Over which network interface NCCL's ranks meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,19 @@ All ranks call the same methods in the same order with tensors of the same shape
 that does not blocks the others until the group's own timeout ends them.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch.distributed import ProcessGroup
+from torch._C._distributed_c10d import (  # their public names are not typed as exported
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+    ProcessGroup,
+    Work,
+)
 
 
 class Collective(Protocol):
@@ -45,6 +53,7 @@ class Collective(Protocol):
 
 _SEGMENTED_BYTES = 1 << 20
 """From here on a tensor is summed in segments: one exchange more, but of fewer bytes."""
+_PAIR = 2
 
 
 class ProcessGroupCollective:
@@ -63,33 +72,93 @@ class ProcessGroupCollective:
         if values.nbytes >= _SEGMENTED_BYTES and values.numel() % self.size == 0:
             self._sum_in_segments(values.view(-1))
         else:
-            _add_up(self._of_all_ranks(values), values)
+            _add_up(self._of_all_ranks(values).unbind(), values)
 
     def _sum_in_segments(self, flat: torch.Tensor) -> None:
         """Each rank adds up one segment, and the sums are gathered."""
         received = torch.empty_like(flat)
-        self._group.alltoall_base(_as_bytes(received), _as_bytes(flat), [], []).wait()
+        self._swap(_as_bytes(received), _as_bytes(flat))
         segment = torch.empty_like(flat[: flat.numel() // self.size])
         _add_up(received.chunk(self.size), segment)
-        parts = list(_as_bytes(flat).chunk(self.size))
-        self._group.allgather([parts], [_as_bytes(segment)]).wait()
+        self._gather(_as_bytes(flat), _as_bytes(segment))
 
     def gather_columns(self, values: torch.Tensor) -> torch.Tensor:
         """See ``Collective``."""
-        return torch.cat(self._of_all_ranks(values), dim=1)
+        return torch.cat(self._of_all_ranks(values).unbind(), dim=1)
 
     def copy_from_leader(self, values: torch.Tensor) -> None:
         """See ``Collective``."""
         if values.numel() > 0:
             self._group.broadcast(_as_bytes(values), 0).wait()
 
-    def _of_all_ranks(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The tensors of all ranks, in their order."""
+    def _of_all_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """The tensors of all ranks, in their order: [size, ...]."""
         gathered = values.new_empty((self.size, *values.shape))
         if values.numel() > 0:
-            parts = list(_as_bytes(gathered).chunk(self.size))
-            self._group.allgather([parts], [_as_bytes(values)]).wait()
-        return gathered.unbind()
+            self._gather(_as_bytes(gathered), _as_bytes(values))
+        return gathered
+
+    def _gather(self, every: torch.Tensor, own: torch.Tensor) -> None:
+        self._group.allgather([list(every.chunk(self.size))], [own]).wait()
+
+    def _swap(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        self._group.alltoall_base(received, sent, [], []).wait()
+
+
+class NcclCollective(ProcessGroupCollective):
+    """A ``Collective`` of one GPU a rank, over a group that has NCCL for them.
+
+    Everything is queued on the current stream and nothing waits there for the host, so a graph may
+    capture it. Tensors of the host are exchanged too, by the group's other backend.
+    """
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """See ``Collective``; of two summands there is one order only, whichever NCCL takes."""
+        if self.size != _PAIR:
+            super().sum_over_ranks(values)
+        elif values.numel() > 0:
+            options = AllreduceOptions()
+            options.asyncOp = False
+            _finish(self._group.allreduce([values], options))
+
+    def copy_from_leader(self, values: torch.Tensor) -> None:
+        """See ``Collective``."""
+        if values.numel() > 0:
+            options = BroadcastOptions()
+            options.rootRank = 0
+            options.rootTensor = 0
+            options.asyncOp = False
+            _finish(self._group.broadcast([_as_bytes(values)], options))
+
+    def warm_up(self, device: torch.device) -> None:
+        """Connect the ranks, which a captured exchange cannot do; waits for all of them."""
+        for num_values in (_PAIR * self.size, _SEGMENTED_BYTES):
+            values = torch.ones(1, num_values, dtype=torch.bfloat16, device=device)
+            self.sum_over_ranks(values)
+            self.gather_columns(values)
+            self.copy_from_leader(values)
+        torch.cuda.synchronize(device)
+
+    def abort(self) -> None:
+        """Give up what GPUs wait for, so that the process can end; nothing can follow."""
+        with contextlib.suppress(RuntimeError):
+            self._group._get_backend(torch.device("cuda")).abort()  # noqa: SLF001
+
+    def _gather(self, every: torch.Tensor, own: torch.Tensor) -> None:
+        options = AllgatherOptions()
+        options.asyncOp = False
+        _finish(self._group._allgather_base(every, own, options))  # noqa: SLF001
+
+    def _swap(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        options = AllToAllOptions()
+        options.asyncOp = False
+        _finish(self._group.alltoall_base(received, sent, [], [], options))
+
+
+def _finish(work: Work | None) -> None:
+    """Nothing on a GPU: what is queued on the current stream is in order there."""
+    if work is not None:
+        work.wait()
 
 
 def _add_up(summands: Sequence[torch.Tensor], total: torch.Tensor) -> None:

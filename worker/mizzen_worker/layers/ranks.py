@@ -92,5 +92,31 @@ class JoinedRanks:
         padded = F.pad(logits, (0, self._most_rows - len(self._own))).contiguous()
         return self._collective.gather_columns(padded)[:, : self._vocab_size]
 
+    @property
+    def own(self) -> range:
+        """This rank's rows of the vocabulary."""
+        return self._own
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all ranks have as many rows of the vocabulary."""
+        return self._vocab_size % self._collective.size == 0
+
+    def whole_best(
+        self, values: torch.Tensor, ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best of each block of the rank's rows, as of ``HeadOutput``, to those of all ranks.
+
+        Ids count the rank's own rows. Only where ``is_even``: blocks are as many on every rank.
+        """
+        if not self.is_even:
+            message = f"a vocabulary of {self._vocab_size} has no equal blocks on all ranks"
+            raise ValueError(message)
+        # One exchange, in the columns [values, ids] of each rank.
+        named = torch.cat([values, (ids + self._own.start).view(torch.float32)], dim=1)
+        every = self._collective.gather_columns(named).view(len(values), -1, 2, values.shape[1])
+        best, best_ids = every.unbind(2)
+        return best.flatten(1).contiguous(), best_ids.flatten(1).contiguous().view(torch.int32)
+
     def _is_foreign(self, token_ids: torch.Tensor) -> torch.Tensor:
         return (token_ids < self._own.start) | (token_ids >= self._own.stop)

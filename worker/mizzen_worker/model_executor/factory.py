@@ -166,7 +166,8 @@ def load_runner(
 
     ``enter`` and ``progress`` are called from this thread: kernels, bytes of weights, graphs. With
     a ``collective`` the runner has this rank's part of the model; all ranks load with equal
-    options, none waits for another, and from then on they launch the same steps in the same order.
+    options, and from then on they launch the same steps in the same order. On CPUs none waits for
+    another to load; on GPUs they run trial steps and capture graphs together.
     """
     device = device_of(options)
     if options.num_threads > 0:
@@ -176,14 +177,14 @@ def load_runner(
         is_dummy=options.weight_format is WeightFormat.DUMMY,
         dummy_device=device,
     )
-    shard = shard_of(checkpoint.facts, collective, device)
+    shard = shard_of(checkpoint.facts, collective)
     limits = _limits(options, checkpoint.facts, device)
     dtype = dtype_of(options, device)
     if device.type == "cuda":
         # Streams, graphs and Triton's launches are those of the current device.
         torch.cuda.set_device(device)
-        kv = gpu_kv_dtype(options, checkpoint.facts, device)
-        runner = gpu_start(options, checkpoint, limits, device).run(progress, enter)
+        kv = gpu_kv_dtype(options, own_facts(checkpoint.facts, shard), device)
+        runner = gpu_start(options, checkpoint, limits, device, shard).run(progress, enter)
     else:
         computing = Computing(dtype=dtype, reason_against="there is no GPU")
         kv = kv_dtype(options.kv_type, checkpoint.facts, computing)

@@ -1,6 +1,7 @@
 """Owns making what a start on a GPU needs from options; the order is ``gpu_start.py``'s."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from mizzen_worker.contracts.batch import RunnerLimits
 from mizzen_worker.contracts.errors import ModelLoadError
 from mizzen_worker.kernels.fp8_matrix import FP8
 from mizzen_worker.kernels.gpu.launching import compute_capability
-from mizzen_worker.layers.gpu.weights import GpuWeightPreparer, Quantise
+from mizzen_worker.layers.gpu.weights import GpuWeightPreparer
 from mizzen_worker.memory.plan import require_room_for_weights
 from mizzen_worker.model_executor.gpu_forward import GpuForward
 from mizzen_worker.model_executor.gpu_model import (
@@ -26,13 +27,14 @@ from mizzen_worker.model_executor.graph_buckets import (
     num_graphs,
     uncaptured_tokens,
 )
-from mizzen_worker.model_executor.graphs import CudaGraphs
+from mizzen_worker.model_executor.graphs import CudaGraphs, GraphMaker
 from mizzen_worker.model_executor.kernel_cache import KernelFolder
 from mizzen_worker.model_executor.memory_estimate import weights_bytes
 from mizzen_worker.model_executor.memory_profile import CudaMeter, SizingRequest
 from mizzen_worker.model_executor.model_runner import ModelRunner
 from mizzen_worker.model_executor.runner_options import RunnerOptions, WeightFormat
 from mizzen_worker.model_executor.runner_parts import build_pool, dtype_of, load_torch, pool_shape
+from mizzen_worker.model_executor.shard import Shard, own_facts
 from mizzen_worker.model_executor.stored_types import (
     LEAST_FP8_CAPABILITY,
     Computing,
@@ -41,6 +43,7 @@ from mizzen_worker.model_executor.stored_types import (
 )
 from mizzen_worker.model_executor.valueless import (
     VALUELESS,
+    ValuelessCollective,
     ValuelessGraphs,
     ValuelessLink,
     ValuelessSource,
@@ -58,9 +61,14 @@ _FEW_TOKENS = 32
 
 
 def gpu_start(
-    options: RunnerOptions, checkpoint: Checkpoint, limits: RunnerLimits, device: torch.device
+    options: RunnerOptions,
+    checkpoint: Checkpoint,
+    limits: RunnerLimits,
+    device: torch.device,
+    shard: Shard | None = None,
 ) -> GpuStart:
-    facts = checkpoint.facts
+    """``shard``: what this rank has of the model; its collective meets every rank on the way."""
+    facts = own_facts(checkpoint.facts, shard)
     dtype = dtype_of(options, device)
     kv = gpu_kv_dtype(options, facts, device)
     quantise = quantise_function(options.quantization, facts, _computing(options, facts, device))
@@ -69,14 +77,18 @@ def gpu_start(
     scales = checkpoint.read_kv_scales() if kv == FP8 else ()
 
     def load(place: torch.device, progress: ProgressCallback) -> ForwardMaker:
+        keeps_fp8 = compute_capability() >= LEAST_FP8_CAPABILITY
+        prepare = GpuWeightPreparer(dtype, place, quantise, keeps_fp8=keeps_fp8)
+        length = limits.context_length
         if place == VALUELESS:
             empty = OpenWeights(source=ValuelessSource(facts.fp8_scales), finish=lambda: None)
             without_values = replace(checkpoint, open_weights=lambda _: empty)
+            alone = _without_others(shard)
             if options.is_deterministic:
                 # One token at a time asks for values; the kernels of its steps are the same.
                 eager = replace(options, is_deterministic=False)
-                return load_torch(eager, without_values, place, limits.context_length, progress)
-            return _load_on_gpu(options, without_values, place, limits, progress, quantise)
+                return load_torch(eager, without_values, place, length, progress, alone)
+            return _load_on_gpu(options, without_values, prepare, length, progress, alone)
         require_room_for_weights(
             weights_bytes=weights_bytes(
                 facts,
@@ -86,7 +98,7 @@ def gpu_start(
             free_bytes=torch.cuda.mem_get_info(place)[0],
             dtype=str(dtype).removeprefix("torch."),
         )
-        return _load_on_gpu(options, checkpoint, place, limits, progress, quantise)
+        return _load_on_gpu(options, checkpoint, prepare, length, progress, shard)
 
     def make_runner(
         make_forward: ForwardMaker, limits: RunnerLimits, place: torch.device
@@ -95,11 +107,13 @@ def gpu_start(
         is_valueless = place == VALUELESS
         link = ValuelessLink() if is_valueless else None
         forward = make_forward(pool)
+        ranks = _without_others(shard) if is_valueless else shard
+        collective = None if ranks is None else ranks.collective
         if not options.uses_graphs or not isinstance(forward, GpuForward):
-            return ModelRunner(forward, limits, place, link)
-        make_graphs = ValuelessGraphs if is_valueless else partial(CudaGraphs, device)
+            return ModelRunner(forward, limits, place, link, collective=collective)
+        make_graphs = ValuelessGraphs if is_valueless else _graph_maker(device, shard)
         captured = step_capture(forward, limits, make_graphs, longest, options.max_rows)
-        return ModelRunner(forward, limits, place, link, captured)
+        return ModelRunner(forward, limits, place, link, captured, collective)
 
     return GpuStart(
         device=device,
@@ -118,13 +132,33 @@ def gpu_start(
         ),
         meter=CudaMeter(device),
         folder=KernelFolder(path=options.compile_cache, environment=process_environment()),
-        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv}",
+        facts=f"{_kernel_facts(options, facts, limits, dtype)} {kv}{_share_facts(shard)}",
         load=load,
         make_runner=make_runner,
         uncaptured_tokens=None
         if options.is_deterministic
         else uncaptured_tokens(limits.context_length, longest),
+        **({} if shard is None else {"least": shard.least}),
     )
+
+
+def _without_others(shard: Shard | None) -> Shard | None:
+    """The same share where nothing is exchanged."""
+    if shard is None:
+        return None
+    plan = shard.plan
+    return replace(shard, collective=ValuelessCollective(plan.rank, plan.size))
+
+
+def _graph_maker(device: torch.device, shard: Shard | None) -> Callable[[], GraphMaker]:
+    if shard is None:
+        return partial(CudaGraphs, device)
+    return partial(CudaGraphs, device, shard.is_any)
+
+
+def _share_facts(shard: Shard | None) -> str:
+    """Kernels are specialised for where a rank's rows of the vocabulary begin."""
+    return "" if shard is None else f" rank {shard.plan.rank} of {shard.plan.size}"
 
 
 def gpu_kv_dtype(options: RunnerOptions, facts: ModelFacts, device: torch.device) -> torch.dtype:
@@ -169,26 +203,20 @@ def _reason_against_kernels(options: RunnerOptions, facts: ModelFacts) -> str | 
 def _load_on_gpu(
     options: RunnerOptions,
     checkpoint: Checkpoint,
-    device: torch.device,
-    limits: RunnerLimits,
+    prepare: GpuWeightPreparer,
+    context_length: int,
     progress: ProgressCallback,
-    quantise: Quantise | None,
+    shard: Shard | None,
 ) -> ForwardMaker:
     """For its own kernels where these fit, else for eager torch."""
-    reason = _reason_against_kernels(options, checkpoint.facts)
+    reason = _reason_against_kernels(options, own_facts(checkpoint.facts, shard))
     try:
         if reason is None:
-            prepare = GpuWeightPreparer(
-                dtype_of(options, device),
-                device,
-                quantise,
-                keeps_fp8=compute_capability() >= LEAST_FP8_CAPABILITY,
-            )
             return load_gpu_model(
-                checkpoint, prepare, limits.context_length, progress, options.expert_tally
+                checkpoint, prepare, context_length, progress, options.expert_tally, shard
             ).forward
         logger.info("plain torch computes this model", extra={"reason": reason})
-        return load_torch(options, checkpoint, device, limits.context_length, progress)
+        return load_torch(options, checkpoint, prepare.device, context_length, progress, shard)
     except torch.OutOfMemoryError as error:
         message = f"the weights do not fit: {error}; take a GPU with more memory"
         raise ModelLoadError(message) from error

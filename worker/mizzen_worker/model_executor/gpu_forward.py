@@ -25,12 +25,16 @@ GpuOperations = Callable[[GpuStep], Operations[Any, GpuWeight]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regimes:
-    """Operations by number of tokens: 1; 2 to ``max_skinny_tokens``; more."""
+    """Operations by number of tokens: 1; 2 to ``max_skinny_tokens``; more.
+
+    ``is_chained``: their launches may be dependent ones.
+    """
 
     one: GpuOperations
     skinny: GpuOperations
     large: GpuOperations
     max_skinny_tokens: int
+    is_chained: bool = True
 
     def for_tokens(self, num_tokens: int) -> GpuOperations:
         """The regime of a step."""
@@ -101,6 +105,7 @@ class GpuForward:
         self, batch: ForwardBatch, head: HeadResult, *, is_dependent: bool, is_exact: bool
     ) -> GpuStep:
         """``is_exact``: the host arrays of the batch are no bounds; see ``GpuStep``."""
+        is_dependent = is_dependent and self._regimes.is_chained
         return GpuStep(
             batch=batch,
             pool=self._pool,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -15,9 +16,15 @@ from mizzen_worker.layers.gpu.expert_tally import ExpertTally
 from mizzen_worker.layers.gpu.experts import reason_against
 from mizzen_worker.layers.gpu.gemv_operations import GemvOperations
 from mizzen_worker.layers.gpu.large_operations import LargeOperations
+from mizzen_worker.layers.gpu.rank_operations import (
+    RankGemvOperations,
+    RankLargeOperations,
+    RankSkinnyOperations,
+)
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations
 from mizzen_worker.layers.gpu.step import GpuSettings
 from mizzen_worker.layers.gpu.weights import GpuWeight, GpuWeightPreparer
+from mizzen_worker.layers.ranks import JoinedRanks
 from mizzen_worker.layers.rotary import rotary_table
 from mizzen_worker.memory.device_pool import DevicePool
 from mizzen_worker.model_executor.captured_steps import MakeCapturedSteps
@@ -25,13 +32,14 @@ from mizzen_worker.model_executor.decode_graphs import Capture, DecodeGraphs
 from mizzen_worker.model_executor.gpu_forward import GpuForward, Regimes
 from mizzen_worker.model_executor.graphs import GraphMaker
 from mizzen_worker.model_executor.prefill_graphs import PrefillGraphs
+from mizzen_worker.model_executor.shard import Shard, own_facts, read_model
 from mizzen_worker.model_executor.slot_state import SlotState
 from mizzen_worker.model_executor.slot_table import SlotTable
 from mizzen_worker.model_executor.step_graphs import StepGraphs
 from mizzen_worker.model_executor.weights.checkpoint import Checkpoint
 from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
-from mizzen_worker.models.registry import Model, build_model
+from mizzen_worker.models.registry import Model
 
 _HEAD_DIMS = (16, 32, 64, 128)
 _SIZE_STEP = 16
@@ -43,6 +51,16 @@ _REGIMES = Regimes(
     large=LargeOperations,
     max_skinny_tokens=_MAX_SKINNY_TOKENS,
 )
+
+
+def _regimes_of(ranks: JoinedRanks) -> Regimes:
+    return Regimes(
+        one=partial(RankGemvOperations, ranks),
+        skinny=partial(RankSkinnyOperations, ranks),
+        large=partial(RankLargeOperations, ranks),
+        max_skinny_tokens=_MAX_SKINNY_TOKENS,
+        is_chained=False,
+    )
 
 
 def reason_against_kernels(facts: ModelFacts) -> str | None:
@@ -65,15 +83,20 @@ def reason_against_kernels(facts: ModelFacts) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """Weights on a device, and what its kernels need to know of the model."""
+    """Weights on a device, and what its kernels need to know of the model.
+
+    ``ranks`` None: the device has everything.
+    """
 
     model: Model[GpuWeight]
     settings: GpuSettings
+    ranks: JoinedRanks | None = None
 
     def forward(self, pool: DevicePool) -> GpuForward:
         """Put it to work on a pool."""
         attention = TritonAttention(pool, TritonExtend(pool))
-        return GpuForward(self.model, pool, attention, self.settings, _REGIMES)
+        regimes = _REGIMES if self.ranks is None else _regimes_of(self.ranks)
+        return GpuForward(self.model, pool, attention, self.settings, regimes)
 
 
 def load_gpu_model(
@@ -82,12 +105,14 @@ def load_gpu_model(
     context_length: int,
     progress: ProgressCallback,
     tally: ExpertTally | None = None,
+    shard: Shard | None = None,
 ) -> GpuModel:
-    """Read the weights of a model that the kernels serve; ``tally`` counts any experts."""
-    facts = checkpoint.facts
-    weights = checkpoint.open_weights(progress)
-    model = build_model(facts, weights.source, prepare)
-    weights.finish()
+    """Read the weights of a model that the kernels serve, or a rank's part of them.
+
+    ``tally`` counts any experts.
+    """
+    facts = own_facts(checkpoint.facts, shard)
+    model = read_model(checkpoint, prepare, progress, shard)
     settings = GpuSettings(
         num_heads=facts.shape.num_heads,
         num_kv_heads=facts.shape.num_kv_heads,
@@ -96,7 +121,7 @@ def load_gpu_model(
         table=rotary_table(facts.rotary, context_length).to(prepare.device),
         expert_counts=tally.begin(prepare.device) if tally and facts.shape.experts else None,
     )
-    return GpuModel(model=model, settings=settings)
+    return GpuModel(model=model, settings=settings, ranks=None if shard is None else shard.ranks)
 
 
 def step_capture(

@@ -29,6 +29,10 @@ ForwardMaker = Callable[[DevicePool], Forward]
 """Puts loaded weights to work on a pool."""
 
 
+def _own(number: int) -> int:
+    return number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStart:
     """What a start needs.
@@ -48,6 +52,8 @@ class GpuStart:
     make_runner: Callable[[ForwardMaker, RunnerLimits, torch.device], ModelRunner]
     uncaptured_tokens: int | None = None
     """See ``warm_up_steps``."""
+    least: Callable[[int], int] = _own
+    """The least of all ranks' numbers, asked of every rank: pools are equal."""
 
     def run(self, progress: ProgressCallback, enter: PhaseCallback) -> ModelRunner:
         """Do it all; ``enter`` and ``progress`` are called from this thread."""
@@ -67,7 +73,7 @@ class GpuStart:
         def make(limits: RunnerLimits) -> ModelRunner:
             return self.make_runner(make_forward, limits, self.device)
 
-        num_pages = size_pool(self.sizing, self.meter, make)
+        num_pages = self.least(size_pool(self.sizing, self.meter, make))
         runner = make(replace(self.sizing.limits, num_pages=num_pages))
         clock.enter(LoadPhase.GRAPHS)
         runner.warm_up(progress)

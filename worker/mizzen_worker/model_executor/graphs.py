@@ -43,10 +43,17 @@ class _Memory:
 
 
 class CudaGraphs:
-    """CUDA graphs that share one pool of memory: they never run at the same time."""
+    """CUDA graphs that share one pool of memory: they never run at the same time.
 
-    def __init__(self, device: torch.device) -> None:
+    ``is_any`` says whether something holds on any rank, and asks them all: work that ranks do
+    together is run on all of them, or on none.
+    """
+
+    def __init__(
+        self, device: torch.device, is_any: Callable[[bool], bool] = lambda is_so: is_so
+    ) -> None:
         self._device = device
+        self._is_any = is_any
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -58,7 +65,7 @@ class CudaGraphs:
             rehearse()
             self._stream.synchronize()
             recorded = self._record_if_known(work)
-            if recorded is None:
+            if self._is_any(recorded is None) or recorded is None:
                 work()
                 self._stream.synchronize()
                 recorded = self._record(work)

@@ -278,7 +278,7 @@ class ModelRunner:
         """On rank 0; what it chose becomes every rank's next input."""
         if self._collective is None:
             return sample(logits, batch, self._instruction_set)
-        choice = torch.empty(2, len(logits), dtype=torch.int64)
+        choice = torch.empty(2, len(logits), dtype=torch.int64, device=logits.device)
         if self._is_leader:
             sampled = sample(logits, batch, self._instruction_set)
             choice[0], choice[1] = sampled.tokens, sampled.is_valid

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from mizzen_worker.contracts.errors import ConfigError
 from mizzen_worker.layers.collective import Collective
 from mizzen_worker.layers.operations import W, WeightPreparer
 from mizzen_worker.layers.ranks import JoinedRanks
@@ -16,7 +15,7 @@ from mizzen_worker.model_executor.weights.progress import ProgressCallback
 from mizzen_worker.models.model_facts import ModelFacts
 from mizzen_worker.models.rank_source import RankSource
 from mizzen_worker.models.registry import Model, build_model
-from mizzen_worker.models.shard_plan import FLAG, ShardPlan, plan_shard
+from mizzen_worker.models.shard_plan import ShardPlan, plan_shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +31,25 @@ class Shard:
         vocabulary = self.plan.vocabulary
         return JoinedRanks(self.collective, vocabulary.own, vocabulary.length)
 
+    def least(self, number: int) -> int:
+        """The least of all ranks' numbers; every rank asks."""
+        return min(self._of_all(number))
 
-def shard_of(
-    facts: ModelFacts, collective: Collective | None, device: torch.device
-) -> Shard | None:
+    def is_any(self, is_so: bool) -> bool:  # noqa: FBT001  (a question's one argument)
+        """Whether it is so on any rank; every rank asks."""
+        return any(self._of_all(int(is_so)))
+
+    def _of_all(self, number: int) -> list[int]:
+        found: list[int] = self.collective.gather_columns(torch.tensor([[number]]))[0].tolist()
+        return found
+
+
+def shard_of(facts: ModelFacts, collective: Collective | None) -> Shard | None:
     """The rank's share, None where it has everything; raises ``ConfigError``."""
     if collective is None or collective.size == 1:
         return None
-    plan = plan_of(facts, device, rank=collective.rank, size=collective.size)
+    plan = plan_shard(facts, rank=collective.rank, size=collective.size)
     return Shard(plan=plan, collective=collective)
-
-
-def plan_of(facts: ModelFacts, device: torch.device, *, rank: int, size: int) -> ShardPlan:
-    """Divide a model for this device; raises ``ConfigError`` where that cannot be."""
-    if device.type != "cpu":
-        message = f"{FLAG}: {size} on GPUs is not available in this version; use 1, or --device cpu"
-        raise ConfigError(message)
-    return plan_shard(facts, rank=rank, size=size)
 
 
 def own_facts(facts: ModelFacts, shard: Shard | None) -> ModelFacts:

@@ -56,6 +56,24 @@ class ValuelessSource:
         return torch.empty(rows, columns, dtype=torch.bfloat16, device=VALUELESS)
 
 
+class ValuelessCollective:
+    """Implements ``Collective`` for a rank that meets no others."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    def sum_over_ranks(self, values: torch.Tensor) -> None:
+        """See ``Collective``; a sum has the form of what is summed."""
+
+    def gather_columns(self, values: torch.Tensor) -> torch.Tensor:
+        """See ``Collective``."""
+        return torch.cat([values] * self.size, dim=1)
+
+    def copy_from_leader(self, values: torch.Tensor) -> None:
+        """See ``Collective``."""
+
+
 class _RanOnce:
     def replay(self) -> None:
         """See ``Graph``; there is nothing to run again."""

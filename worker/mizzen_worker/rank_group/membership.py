@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch._C._distributed_c10d import Store
 
 from mizzen_worker.contracts.batch import Runner
+from mizzen_worker.contracts.errors import RankGroupError
 from mizzen_worker.contracts.rank_messages import Welcome
 from mizzen_worker.ipc.curve import ClientKeys, ServerKeys, read_rank_keys
 from mizzen_worker.ipc.parent_link import ParentLink, Report
 from mizzen_worker.ipc.pulse import Pulse
-from mizzen_worker.layers.collective import Collective, ProcessGroupCollective
+from mizzen_worker.layers.collective import Collective, NcclCollective, ProcessGroupCollective
 from mizzen_worker.observability.metric_names import GROUP_JOINED, GROUP_SIZE
 from mizzen_worker.observability.recorder import Recorder
 from mizzen_worker.observability.samples import Sample
@@ -39,6 +41,7 @@ from mizzen_worker.rank_group.step_codec import sizes_of
 
 logger = logging.getLogger(__name__)
 
+_CPU = torch.device("cpu")
 _LAST_MOMENT_S = 1.0
 """For a loop that is not blocked to hand its requests back, once a rank is lost."""
 
@@ -86,6 +89,7 @@ class Leadership:
         """End all ranks at once."""
         self.link.fail(f"{self.place.name}: {reason}")
         self.link.close()
+        _give_up(self.collective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,7 @@ class Followership:
         """Tell the leader why this rank ends."""
         self.link.fail(reason)
         self.link.close()
+        _give_up(self.collective)
 
 
 def show_life(parent: ParentLink, place: RankPlace) -> None:
@@ -123,8 +128,12 @@ def lead_group(
     curve_dir: Path | None,
     parent: ParentLink,
     on_wait: OnWait,
+    device: torch.device = _CPU,
 ) -> Leadership:
-    """Bring the ranks of a group together; raises ``RankGroupError`` or ``ConfigError``."""
+    """Bring the ranks of a group together; raises ``RankGroupError`` or ``ConfigError``.
+
+    ``device`` is this rank's: its kind says over what tensors are exchanged.
+    """
     hosts = find_hosts(place, lambda reason: on_wait(reason, 1))
     keys = _keys(place, curve_dir)
     link = LeaderLink(
@@ -142,7 +151,7 @@ def lead_group(
         store = open_store(hosts.leader, place)
         life = secrets.token_hex(8)
         link.begin_life(Welcome(life=life, store_port=store.port, store_host=hosts.leader))
-        collective = _collective(store, life, hosts, place)
+        collective = _collective(store, life, hosts, place, device)
     except BaseException as error:
         link.fail(str(error))
         link.close()
@@ -157,8 +166,9 @@ def join_group(
     curve_dir: Path | None,
     parent: ParentLink,
     on_wait: OnWait,
+    device: torch.device = _CPU,
 ) -> Followership:
-    """Join a group; raises ``RankGroupError`` or ``ConfigError``."""
+    """Join a group; as ``lead_group``."""
     hosts = find_hosts(place, lambda reason: on_wait(reason, 1))
     keys = _keys(place, curve_dir)
     link = FollowerLink(
@@ -173,7 +183,7 @@ def join_group(
             lambda reason: on_wait(f"waits for its group at {place.address}: {reason}", 1),
         )
         store = reach_store(welcome.store_host, welcome.store_port, place)
-        collective = _collective(store, welcome.life, hosts, place)
+        collective = _collective(store, welcome.life, hosts, place, device)
     except BaseException as error:
         link.fail(str(error))
         link.close()
@@ -186,10 +196,30 @@ def _keys(place: RankPlace, curve_dir: Path | None) -> tuple[ServerKeys, ClientK
     return read_rank_keys(curve_dir) if is_tcp and curve_dir is not None else None
 
 
-def _collective(store: Store, life: str, hosts: Hosts, place: RankPlace) -> Collective:
-    group = join_collectives(store, life, hosts.own, place)
+def _collective(
+    store: Store, life: str, hosts: Hosts, place: RankPlace, device: torch.device
+) -> Collective:
+    group = join_collectives(store, life, hosts.own, place, device)
     logger.info("ranks are together", extra={"rank": place.rank, "of": place.size, "life": life})
-    return ProcessGroupCollective(group)
+    if device.type != "cuda":
+        return ProcessGroupCollective(group)
+    collective = NcclCollective(group)
+    try:
+        torch.cuda.set_device(device)
+        collective.warm_up(device)
+    except RuntimeError as error:
+        msg = (
+            f"{place.name} cannot reach the other ranks' GPUs: {error}; does every rank have one of"
+            " its own, and all the same version of NCCL?"
+        )
+        raise RankGroupError(msg) from error
+    return collective
+
+
+def _give_up(collective: Collective) -> None:
+    """Let nothing on a GPU hold up the end of this process: it may wait for a rank that is gone."""
+    if isinstance(collective, NcclCollective):
+        collective.abort()
 
 
 def _end_soon(parent: ParentLink, reason: str) -> None:

@@ -26,6 +26,7 @@ from mizzen_worker.contracts.errors import RankGroupError
 from mizzen_worker.rank_group.place import RankPlace
 
 _LOOPBACK = "127.0.0.1"
+_CPU = torch.device("cpu")
 _RETRY_S = 1.0
 _MAX_COLLECTIVE_S = 24 * 3600.0
 """No limit of its own: heartbeats notice who is lost, and the launcher who is stuck."""
@@ -107,8 +108,14 @@ def reach_store(host: str, port: int, place: RankPlace) -> TCPStore:
         raise RankGroupError(msg) from error
 
 
-def join_collectives(store: Store, life: str, own_host: str, place: RankPlace) -> ProcessGroup:
-    """Connect to all ranks of a life; raises ``RankGroupError``. ``store`` must outlive it."""
+def join_collectives(
+    store: Store, life: str, own_host: str, place: RankPlace, device: torch.device = _CPU
+) -> ProcessGroup:
+    """Connect to all ranks of a life; raises ``RankGroupError``. ``store`` must outlive it.
+
+    Where ``device`` is a GPU, the group exchanges tensors of GPUs too: its ranks connect there at
+    the first exchange.
+    """
     keys = PrefixStore(f"{place.group_id}/{place.epoch}/{life}", store)
     kind = ProcessGroup.BackendType.GLOO
     options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
@@ -120,11 +127,24 @@ def join_collectives(store: Store, life: str, own_host: str, place: RankPlace) -
         gloo._set_default_timeout(timedelta(seconds=_MAX_COLLECTIVE_S))  # noqa: SLF001
         group = ProcessGroup(keys, place.rank, place.size)
         group._set_default_backend(kind)  # noqa: SLF001
-        group._register_backend(torch.device("cpu"), kind, gloo)  # noqa: SLF001
+        group._register_backend(_CPU, kind, gloo)  # noqa: SLF001
+        if device.type == "cuda":
+            _add_nccl(group, keys, place)
     except RuntimeError as error:
         msg = f"{place.name} cannot reach the other ranks from {own_host}: {error}"
         raise RankGroupError(msg) from error
     return group
+
+
+def _add_nccl(group: ProcessGroup, keys: PrefixStore, place: RankPlace) -> None:
+    # A build of torch for CPUs has none.
+    from torch._C._distributed_c10d import ProcessGroupNCCL  # noqa: PLC0415
+
+    kind = ProcessGroup.BackendType.NCCL
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=_MAX_COLLECTIVE_S)  # noqa: SLF001
+    nccl = ProcessGroupNCCL(PrefixStore("nccl", keys), place.rank, place.size, options)
+    group._register_backend(torch.device("cuda"), kind, nccl)  # noqa: SLF001
 
 
 def _route_to(host: str, port: int) -> tuple[str, str]:

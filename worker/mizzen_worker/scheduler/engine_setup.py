@@ -9,10 +9,9 @@ from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.config.options import OPTIONS
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
-from mizzen_worker.model_executor.runner_parts import device_of
-from mizzen_worker.model_executor.shard import plan_of
 from mizzen_worker.model_executor.stored_types import KvType, Quantization
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
+from mizzen_worker.models.shard_plan import plan_shard
 from mizzen_worker.rank_group.place import RankPlace
 
 _OWN_FIELDS = frozenset({"threads", "compile_cache", "cache_events"})
@@ -29,7 +28,7 @@ def agreed_options(
     """
     is_dummy = options.weight_format is WeightFormat.DUMMY
     facts = open_checkpoint(options.model, is_dummy=is_dummy).facts
-    plan_of(facts, device_of(options), rank=place.rank, size=place.size)
+    plan_shard(facts, rank=place.rank, size=place.size)
     return {
         "release": __version__,
         "model": facts.fingerprint,

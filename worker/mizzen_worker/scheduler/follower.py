@@ -11,6 +11,7 @@ from pathlib import Path
 from mizzen_worker.contracts.messages import Control, Reply
 from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.model_executor.factory import load_runner
+from mizzen_worker.model_executor.runner_parts import device_of
 from mizzen_worker.observability.metric_names import FOLLOWED_STEPS
 from mizzen_worker.observability.recorder import LastTotals, Recorder
 from mizzen_worker.rank_group.membership import Followership, join_group, show_life
@@ -36,6 +37,7 @@ def run_follower(settings: FollowerSettings, link: ParentLink, wishes: Wishes) -
         curve_dir=None if settings.curve_dir is None else Path(settings.curve_dir),
         parent=link,
         on_wait=progress.wait,
+        device=device_of(options),
     )
     try:
         loaded = load_runner(options, progress, progress.enter, group.collective)

@@ -25,6 +25,7 @@ from mizzen_worker.ipc.parent_link import Drain, ParentLink, Report, Wishes
 from mizzen_worker.ipc.pulse import Pulse
 from mizzen_worker.ipc.zmq_channel import ZmqEndpoint
 from mizzen_worker.model_executor.factory import LoadedModel, load_runner
+from mizzen_worker.model_executor.runner_parts import device_of
 from mizzen_worker.observability.tracing import make_tracer
 from mizzen_worker.rank_group.membership import Leadership, lead_group, show_life
 from mizzen_worker.scheduler.cache_feed import CacheFeed
@@ -70,6 +71,7 @@ def run_rank(settings: RankSettings, link: ParentLink, wishes: Wishes) -> None:
             curve_dir=None if settings.curve_dir is None else Path(settings.curve_dir),
             parent=link,
             on_wait=progress.wait,
+            device=device_of(options),
         )
         try:
             loaded = load_runner(options, progress, progress.enter, group.collective)
