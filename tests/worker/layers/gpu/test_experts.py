@@ -123,8 +123,8 @@ def test_sizes_beyond_the_kernels_are_named() -> None:
 def test_more_tokens_per_expert_take_higher_tiles() -> None:
     assert tiles_of(128, 2048, 768) is QWEN_30B_A3B
     few = [tiles_of(128, 2048, 768).of(tokens) for tokens in (0.1, 4, 9, 20)]
-    assert [choice.gated.narrow.rows for choice in few] == [16, 16, 32, 32]
+    assert [choice.gated.narrow.rows for choice in few] == [16, 16, 16, 32]
     many = [tiles_of(8, 64, 32).of(tokens) for tokens in (30, 600)]
-    assert [choice.gated.columns for choice in many] == [128, 256]
+    assert [choice.gated.rows for choice in many] == [64, 128]
     assert router_tile(2).splits == router_tile(1024).splits == 8
     assert router_tile(1025).splits == 4

@@ -87,11 +87,15 @@ _CHOICES: Mapping[float, Choice] = {
         gated=RowTiles(narrow=_pair(16, 64, 128, 3), wide=_pair(64, 64, 64, 4)),
         down=RowTiles(narrow=_tile(16, 128, 128, 3), wide=_tile(64, 128, 64, 4)),
     ),
+    16.0: FewRows(
+        gated=RowTiles(narrow=_pair(16, 64, 256, 3), wide=_pair(64, 64, 128, 4)),
+        down=RowTiles(narrow=_tile(16, 128, 128, 3), wide=_tile(64, 128, 64, 4)),
+    ),
     24.0: FewRows(
         gated=RowTiles(narrow=_pair(32, 64, 128, 5), wide=_pair(64, 64, 128, 4)),
         down=RowTiles(narrow=_tile(32, 128, 128, 4), wide=_tile(64, 128, 128, 3)),
     ),
-    200.0: ManyRows(gated=_many(128, 128, 64, 3, 8), down=_many(64, 128, 64, 4, 4)),
+    200.0: ManyRows(gated=_many(64, 256, 64, 4, 8, 1), down=_many(64, 256, 64, 4, 8, 1)),
 }
 _SMALL = [_many(rows, 64, 64, 3, 4) for rows in (16, 32)]
 _WITHOUT_TENSOR_COPIES: Mapping[float, Choice] = {
@@ -101,7 +105,7 @@ _WITHOUT_TENSOR_COPIES: Mapping[float, Choice] = {
 }
 """There descriptors become plain loads, which only small tiles hold in registers."""
 
-_MANY_ROWS = ManyRows(gated=_many(128, 256, 64, 3, 8), down=_many(128, 256, 64, 3, 8, 1))
+_MANY_ROWS = ManyRows(gated=_many(128, 256, 64, 4, 8, 1), down=_many(128, 128, 64, 3, 4, 2))
 
 QWEN_30B_A3B = ExpertTiles(
     router_one=GemvTile(warps=4, rows=1, ahead=8),
