@@ -8,6 +8,7 @@ fewer registers), llama8b 3.68 ms (3.72); plain launches 0.75 and 4.9 ms. Contex
 """
 
 import itertools
+from dataclasses import replace
 
 import torch
 from tests.gpu.measure.gemv_models import (
@@ -96,13 +97,7 @@ def logits_of(bench: Bench, tiles: Tiles) -> torch.Tensor:
 def check_two_layers(readings: Readings, subject: Subject) -> None:
     """Shipped tiles against float32: short, one tile a split, and several."""
     for context in (1, 2, 31, 1100, 9000):
-        short = subject.with_layers(2)
-        bench = Bench(
-            Subject(
-                name=short.name, architecture=short.architecture, shape=short.shape, context=context
-            ),
-            DEVICE,
-        )
+        bench = Bench(replace(subject.with_layers(2), context=context), DEVICE)
         key_before = bench.pool.keys(1)[bench.batch.kv_locations].clone()
         found = logits_of(bench, {})
         assert not torch.equal(key_before, bench.pool.keys(1)[bench.batch.kv_locations])
