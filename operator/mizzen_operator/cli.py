@@ -327,7 +327,8 @@ def _with_operator(
 
 
 def _without_operator(resolved: Resolved) -> Sequence[Mapping[str, Any]]:
-    budget = budget_of(resolved.spec.worker.rollout, resolved.groups)
+    # Of no group a roll-out may do nothing, which is no budget that a set may have.
+    budget = budget_of(resolved.spec.worker.rollout, max(1, resolved.groups))
     return objects_without_operator(resolved, surge=budget.surge, unavailable=budget.unavailable)
 
 

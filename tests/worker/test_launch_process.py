@@ -117,7 +117,8 @@ def test_row_36_a_server_that_drains_serves_all_who_ask_and_ends_when_they_left(
         def begin_drain_and_ask() -> None:
             draining.append(pool.submit(drain))
             served.until(lambda: served.probe("/health/ready") == 503)
-            # One on the connection that was open before, one on a new connection.
+            # One on the connection that was open before, one on a new connection. The first may
+            # come before the front knows.
             for _ in range(2):
                 answer = ask()
                 assert answer.status_code == 200
@@ -128,6 +129,34 @@ def test_row_36_a_server_that_drains_serves_all_who_ask_and_ends_when_they_left(
         assert draining[0].result() == "drained\n"
         with pytest.raises(httpx.ConnectError):
             ask()
+        assert served.terminate() == 0
+
+
+def test_a_drain_ends_what_is_live_at_its_deadline_with_an_error(
+    model: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        Launched(
+            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
+            log=tmp_path / "log",
+            admin_port=free_port(),
+        ) as served,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        served.until_ready()
+        draining: list[Future[str]] = []
+
+        def drain() -> str:
+            return httpx.post(f"{served.admin}/drain?deadline_s=0", timeout=None).text
+
+        last = _stream_through(url, lambda: draining.append(pool.submit(drain)))
+        message = last["error"]["message"]  # type: ignore[index]
+        assert "had to end before the answer was whole" in message
+        assert draining[0].result() == "drained\n"
+        with pytest.raises(httpx.ConnectError):
+            httpx.post(f"{url}/generate", json=BODY)
         assert served.terminate() == 0
 
 

@@ -152,7 +152,7 @@ class RankTree:
             names = self.pod.visible_gpus
             environment[ENV_VISIBLE_GPUS] = str(number) if names is None else names[number]
         if engine.tensor_parallel_size > 1 and self.pod.node_count == 1:
-            environment[ENV_NCCL_INTERFACE] = "lo"
+            environment[ENV_NCCL_INTERFACE] = "=lo"
         return environment
 
 

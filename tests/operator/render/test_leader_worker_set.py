@@ -118,6 +118,20 @@ def test_the_kind_of_the_operator_is_what_is_printed_anyway(
     assert printed[0] == printed[1]
 
 
+def test_a_stopped_service_has_a_roll_out_that_a_set_may_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "service.yaml"
+    stopped = document({"spec": {"topology": "Split", "replicas": 0}})
+    path.write_text(yaml.safe_dump(stopped), encoding="utf-8")
+    assert cli.plan_verb(["-f", str(path), "--groups-as", "LeaderWorkerSet"]) == 0
+    printed = [obj for obj in yaml.safe_load_all(capsys.readouterr().out) if obj]
+    spec = only(printed, "LeaderWorkerSet")["spec"]
+    rolling = spec["rolloutStrategy"]["rollingUpdateConfiguration"]
+    assert spec["replicas"] == 0
+    assert rolling["maxSurge"] or rolling["maxUnavailable"]
+
+
 SERVICES = {
     "groups": wide,
     "without policies": lambda: wide(networkPolicy="Off"),

@@ -43,6 +43,30 @@ def test_headers_that_do_not_arrive_are_408(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("request_", "rest"),
+    [
+        (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n"),
+        (b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", b"def"),
+    ],
+)
+def test_what_begins_no_request_does_not_keep_a_connection_open(
+    tmp_path: Path, request_: bytes, rest: bytes
+) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack:
+            reader, writer = await connect(stack)
+            writer.write(request_)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 ")
+            writer.write(rest)
+            # It ends by the server's clock of idle connections.
+            async with asyncio.timeout(60):
+                await reader.read()
+            writer.close()
+
+    asyncio.run(scenario())
+
+
 def test_the_second_request_of_a_connection_has_its_own_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,17 @@ def test_too_many_live_requests_are_429(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_front_that_leaves_serves_and_does_not_say_that_it_is_ready(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Stack(tmp_path) as stack, httpx.AsyncClient(base_url=stack.url) as client:
+            assert (await client.get("/health/ready")).status_code == 200
+            stack.manager.leave()
+            assert (await client.get("/health/ready")).status_code == 503
+            assert (await _generate(stack)).status_code == 200
+
+    asyncio.run(scenario())
+
+
 def test_a_front_without_time_ends_what_is_live_with_an_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Stack(tmp_path, step_s=STEP_S) as stack:
@@ -144,6 +155,9 @@ def test_a_front_without_time_ends_what_is_live_with_an_error(tmp_path: Path) ->
             assert ended.status_code == 503
             assert "had to end before the answer was whole" in ended.json()["error"]["message"]
             assert stack.manager.num_live == 0
+            late = await _generate(stack)
+            assert late.status_code == 503
+            assert "shutting down" in late.json()["error"]["message"]
 
     asyncio.run(scenario())
 

@@ -43,8 +43,12 @@ def test_ranks_of_other_releases_or_kernels_differ(
     before = agreed(model)
     monkeypatch.setattr(engine_setup, "__version__", "0.0.1")
     monkeypatch.setattr(engine_setup, "INSTRUCTION_SETS", ())
+    monkeypatch.setattr(engine_setup, "_capability", lambda device: "9.0")
     after = agreed(model)
-    assert {name for name in before if before[name] != after[name]} <= {"release", "native kernels"}
+    assert {name for name in before if before[name] != after[name]} <= {
+        *("release", "native kernels", "GPU")
+    }
+    assert (before["GPU"], after["GPU"]) == ("none", "9.0")
     assert after["release"] == "0.0.1"
     assert after["native kernels"] == "no"
 

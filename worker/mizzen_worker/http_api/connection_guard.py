@@ -44,6 +44,18 @@ class GuardedProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.logger.warning(_INVALID)
             self.send_400_response(_INVALID)
+        self._rest_again()
+
+    def _rest_again(self) -> None:
+        """Start an idle connection's clock anew where what came began no request.
+
+        Such are the rest of a body that was answered before its end, and empty lines.
+        """
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        if is_answered and self._header_clock is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_message_begin(self) -> None:
         """Start the clock of another request of the same connection."""

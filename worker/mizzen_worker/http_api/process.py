@@ -91,7 +91,7 @@ async def _serve(
     wishes: Wishes,
 ) -> None:
     front = _build(settings, loaded)
-    server = make_server(create_app(front.engine), grace_s=5)
+    server = make_server(create_app(front.engine), grace_s=3)
     host, port = listener.getsockname()[:2]
     tasks = [
         asyncio.create_task(front.pool.run()),
@@ -244,6 +244,8 @@ class _Leaving:
         now_s = time.monotonic()
         self._settled_at_s = now_s + wish.settle_s
         self._ends_at_s = now_s + wish.deadline_s
+        self._is_closed = False
+        manager.leave()
         server.send_clients_away()
 
     def is_over(self) -> bool:
@@ -252,8 +254,12 @@ class _Leaving:
         if now_s > self._ends_at_s:
             self._manager.end_all()
             return True
-        is_alone = self._manager.num_live == 0 and self._server.num_connections == 0
-        return is_alone and now_s >= self._settled_at_s
+        if now_s < self._settled_at_s or self._manager.num_live or self._server.num_connections:
+            return False
+        # Who came while this was looked at is served still: it is over at the next look.
+        was_closed, self._is_closed = self._is_closed, True
+        self._server.stop_listening()
+        return was_closed
 
 
 async def _answer(control: FrontControl, asked: Control, link: ParentLink) -> None:

@@ -27,6 +27,11 @@ class Server(uvicorn.Server):
         """Open ones; those on which nothing comes after an answer close by themselves in 5 s."""
         return len(self.server_state.connections)
 
+    def stop_listening(self) -> None:
+        """Take no new connection; those that are open are served on."""
+        for listening in self.servers:
+            listening.close()
+
     def send_clients_away(self) -> None:
         """Serve on, but end every connection by the answer to the next request on it.
 

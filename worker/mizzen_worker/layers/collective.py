@@ -132,7 +132,7 @@ class NcclCollective(ProcessGroupCollective):
 
     def warm_up(self, device: torch.device) -> None:
         """Connect the ranks, which a captured exchange cannot do; waits for all of them."""
-        for num_values in (_PAIR * self.size, _SEGMENTED_BYTES):
+        for num_values in (_PAIR * self.size, _SEGMENTED_BYTES // self.size * self.size):
             values = torch.ones(1, num_values, dtype=torch.bfloat16, device=device)
             self.sum_over_ranks(values)
             self.gather_columns(values)

@@ -208,6 +208,7 @@ def _collective(
         torch.cuda.set_device(device)
         collective.warm_up(device)
     except RuntimeError as error:
+        collective.abort()
         msg = (
             f"{place.name} cannot reach the other ranks' GPUs: {error}; does every rank have one of"
             " its own, and all the same version of NCCL?"

@@ -3,12 +3,15 @@
 import os
 from pathlib import Path
 
+import torch
+
 from mizzen_worker import __version__
 from mizzen_worker.config.env import default_compile_cache, process_environment
 from mizzen_worker.config.groups import EngineOptions
 from mizzen_worker.config.options import OPTIONS
 from mizzen_worker.kernels.native_library import INSTRUCTION_SETS
 from mizzen_worker.model_executor.runner_options import ComputeType, RunnerOptions, WeightFormat
+from mizzen_worker.model_executor.runner_parts import device_of
 from mizzen_worker.model_executor.stored_types import KvType, Quantization
 from mizzen_worker.model_executor.weights.checkpoint import open_checkpoint
 from mizzen_worker.models.shard_plan import plan_shard
@@ -34,12 +37,21 @@ def agreed_options(
         "model": facts.fingerprint,
         # Plain torch exchanges rows of another type.
         "native kernels": "yes" if INSTRUCTION_SETS else "no",
+        # Other kernels, or none of ours, which exchange rows of other types and shapes.
+        "GPU": _capability(device_of(options)),
         **{
             option.flag: str(getattr(engine, option.field))
             for option in OPTIONS
             if option.group is EngineOptions and option.field not in _OWN_FIELDS
         },
     }
+
+
+def _capability(device: torch.device) -> str:
+    """The compute capability, as 9.0."""
+    if device.type != "cuda":
+        return "none"
+    return ".".join(map(str, torch.cuda.get_device_capability(device)))
 
 
 def runner_options(

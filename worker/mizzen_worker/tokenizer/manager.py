@@ -83,6 +83,7 @@ class TokenizerManager:
             texts=self._texts, metrics=self._metrics, clock=clock, forget=self._forget
         )
         self._states: dict[RequestId, RequestState] = {}
+        self._is_leaving = self._has_ended = False
 
     @property
     def workers(self) -> Workers:
@@ -96,23 +97,34 @@ class TokenizerManager:
 
     @property
     def is_accepting(self) -> bool:
-        """Whether a new request would be taken."""
-        return self._workers.is_any_accepting
+        """Whether clients should send requests; one that leaves takes them, but does not ask."""
+        return not self._is_leaving and self._workers.is_any_accepting
 
     @property
     def retry_after_s(self) -> float:
         """When a client that is refused for lack of room should come again."""
         return self._pace.retry_after_s(self._workers.num_queued, self._clock())
 
+    def leave(self) -> None:
+        """Say no longer that requests are taken: clients go elsewhere, and who comes is served."""
+        self._is_leaving = True
+
     def end_all(self) -> None:
-        """End every live request with an error: this process has no time left."""
+        """End every live request with an error, and take no more: this process has no time left."""
+        self._has_ended = True
+        message = "this server had to end before the answer was whole; ask again"
         for state in list(self._states.values()):
+            if state.stopped_by is not None:
+                self._endings.finish(state)  # Only the worker's count is missing.
+                continue
             self._attempts.stop(state)
-            message = "this server had to end before the answer was whole; ask again"
             self._endings.fail(state, UnavailableError(message))
 
     def submit(self, request_id: RequestId, wanted: GenerateInput) -> RequestState:
         """Accept a request; raises ``OverloadedError`` when it cannot be taken now."""
+        if self._has_ended:
+            msg = "this server is shutting down"
+            raise UnavailableError(msg)
         if self.num_live >= self._settings.max_live_requests:
             msg = f"{self.num_live} requests are live, which is the limit"
             raise OverloadedError(msg, retry_after_s=self.retry_after_s)
