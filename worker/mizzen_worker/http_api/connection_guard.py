@@ -51,7 +51,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
         Such are the rest of a body that was answered before its end, and empty lines.
         """
-        is_answered = self.cycle is not None and self.cycle.response_complete
+        # There is no cycle before the first request, whatever its type says.
+        is_answered = getattr(self.cycle, "response_complete", False)
         if is_answered and self._header_clock is None and not self.transport.is_closing():
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
