@@ -3,7 +3,7 @@
 import pytest
 from tests.soak.run import SoakOptions, run_soak
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_every_request_ends_once_and_right_while_workers_are_killed() -> None:

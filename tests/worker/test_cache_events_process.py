@@ -15,7 +15,7 @@ from tests.worker.launched import Launched, free_port, write_tiny_model
 from mizzen_worker.ipc.codec import cache_question_codec, from_cache_codec
 from mizzen_worker.ipc.link import replay_address
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _LIMIT_S = 120.0
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _FAILING_RUNNER = """
 import sys

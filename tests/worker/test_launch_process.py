@@ -21,7 +21,7 @@ from tests.worker.launched import (
     write_tiny_model,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NUM_TOKENS = 1500
 BODY: dict[str, object] = {

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.worker.launched import Launched, free_port, streaming, write_tiny_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NUM_STREAMS = 6
 ADMIN_KEY = "a-key-of-this-test-0123456789"

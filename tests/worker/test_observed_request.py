@@ -15,7 +15,7 @@ from tests.worker.otlp_receiver import OtlpReceiver, attributes_of
 
 from mizzen_worker.observability import tracing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 BODY: dict[str, object] = {

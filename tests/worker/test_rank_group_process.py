@@ -24,7 +24,7 @@ from tests.worker.launched import (
 )
 from tests.worker.rank_group.pods import Site, drain
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 END_LIMIT_S = 40
 """Far below every other limit that could end a process: those of loading and of stuck loops."""

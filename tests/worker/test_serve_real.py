@@ -15,7 +15,7 @@ from mizzen_worker.tokenizer.chat_template import ChatTemplate
 from mizzen_worker.vocabulary.load import load_vocabulary
 from mizzen_worker.vocabulary.token_bytes import token_bytes_of
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

@@ -22,7 +22,7 @@ from tests.devcluster.progress import Event
 from tests.e2e.cluster.machine import network_state, sysctls, traces
 from tests.e2e.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NAME = "killme"
 SEED = 20261129

@@ -17,7 +17,7 @@ from tests.devcluster.fixtures import PROBE_IMAGE
 from tests.devcluster.folders import user_folders
 from tests.e2e.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 OUTSIDE = "192.0.2.1"  # a documentation address: nobody has it
 

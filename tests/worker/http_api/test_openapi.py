@@ -74,7 +74,7 @@ def _narrowed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 def test_answers_are_as_the_document_says(url: str, mode: GenerationMode) -> None:
     document = httpx.get(f"{url}/openapi.json").json()

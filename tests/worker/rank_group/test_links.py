@@ -25,7 +25,7 @@ from mizzen_worker.rank_group.leader_link import MAX_LAG_STEPS, LeaderLink
 from mizzen_worker.rank_group.place import RankPlace
 from mizzen_worker.rank_group.step_codec import step_of
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 SIZES = Sizes(max_slots=4, num_pages=8, page_size=4, context_length=64, vocab_size=9)
 NONE = np.array([], np.int32)

@@ -15,7 +15,7 @@ from mizzen_worker.rank_group.membership import Followership, Leadership, join_g
 from mizzen_worker.rank_group.place import RankPlace
 from mizzen_worker.rank_group.rendezvous import Hosts
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_leader_whose_name_has_another_address_by_now_is_reached(

@@ -22,7 +22,7 @@ from mizzen_worker.rank_group.rendezvous import (
     reach_store,
 )
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 def listening_addresses() -> set[str]:
