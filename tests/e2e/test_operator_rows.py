@@ -80,11 +80,6 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return any((item["type"], item["status"]) == ("Ready", "True") for item in conditions)
 
 
-def is_unschedulable(pod: dict[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any(item.get("reason") == "Unschedulable" for item in conditions)
-
-
 def carry_on(cluster: Cluster, namespace: str, *, only_on_nodes: bool = False) -> None:
     """What kubelets would do next: ending pods end, the others become ready."""
     for pod in listed(cluster, namespace, "pods"):
@@ -192,11 +187,15 @@ def test_rows_1_and_2_another_release_of_the_operator_moves_no_pod_unless_told_t
 def test_rows_3_and_4_a_full_pool_rolls_and_half_way_back(
     cluster: Cluster, namespace: str, operator: OperatorProcess
 ) -> None:
-    """Two nodes with one card each, and two groups: a third pod could go nowhere."""
+    """Two nodes with one card each, and two groups: a third pod could go nowhere.
+
+    A pod that takes the place of another may be told for a moment that there is none: the scheduler
+    notes what left a node and what wants one on two queues of its own, in no order.
+    """
 
     def look(pods: list[dict[str, Any]]) -> None:
         assert len(groups(cluster, namespace)) <= 2
-        assert not [pod["metadata"]["name"] for pod in pods if is_unschedulable(pod)]
+        assert len({pod["metadata"]["uid"] for pod in pods}) <= 2
 
     nodes = [f"{namespace[-20:].strip('-')}-{number}" for number in range(2)]
     spec = cards(rollout={"maxSurge": 0, "maxUnavailable": 1})

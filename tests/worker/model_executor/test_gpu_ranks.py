@@ -4,7 +4,6 @@ Whole starts: trial steps, graphs (run again as they stand) and warm-up are gone
 then steps of one token, of a few and of many. On GPUs it is ``tests/gpu/tensor_parallel.py``.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,19 +32,17 @@ pytestmark = [
     ("variant", "changes", "steps"),
     [
         # A vocabulary of 200 has the same blocks on each rank, one of 199 others.
-        ("llama3-biases", {"vocab_size": 200, "num_hidden_layers": 1}, "captured"),
-        slow_case("qwen3", {}, "captured"),
-        slow_case("llama3-biases", {"vocab_size": 200}, "eager"),
+        ("llama3-biases", {"vocab_size": 200}, "captured"),
+        slow_case("qwen3", {"num_hidden_layers": 2}, "captured"),
         slow_case("qwen3-moe", {"vocab_size": 200, "moe_intermediate_size": 64}, "captured"),
         slow_case("qwen3-moe", {"moe_intermediate_size": 64}, "eager"),
-        slow_case("qwen2", {"vocab_size": 200}, "captured"),
         slow_case("mistral-window", {}, "eager"),
     ],
 )
 def test_ranks_give_the_tokens_of_one(
     variant: str, changes: dict[str, object], steps: str, tmp_path: Path
 ) -> None:
-    changes = {"intermediate_size": 128, "num_hidden_layers": 2, **changes}
+    changes = {"intermediate_size": 128, "num_hidden_layers": 1, **changes}
     save_tiny(tmp_path, variant, **changes)
     case = Case(
         name=variant,
@@ -54,7 +51,7 @@ def test_ranks_give_the_tokens_of_one(
         uses_graphs=steps == "captured",
     )
     alone = answers(case, None)
-    leader, follower = run_group(2, [replace(case)], tmp_path / "group")
+    leader, follower = run_group(2, [case], tmp_path / "group")
     for request, expected in alone.items():
         found = leader[variant][request]
         assert follower[variant][request] == Answer(ids=found.ids), request

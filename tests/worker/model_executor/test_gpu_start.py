@@ -118,9 +118,11 @@ def test_every_model_runs_without_values_and_tells_its_kernels() -> None:
     printed = run_compiling("tests.worker.model_executor.valueless_start")
     found = json.loads(printed.splitlines()[-1])
     assert found["missed"] == [[]] * len(found["kernels"]), "launched only when it is captured"
-    for names in found["kernels"]:
+    of_scores = {"_penalise_kernel", "_score_kernel"}
+    for names, is_scoring in zip(found["kernels"], found["scoring"], strict=True):
         assert {"_stage_step", "_record_best", "_choice_kernel"} <= set(names)
-        assert {"_penalise_kernel", "_score_kernel"} <= set(names), "the trial step asks for both"
+        asked = of_scores if is_scoring else set()
+        assert of_scores & set(names) == asked, "the trial step asks for both"
 
 
 @pytest.mark.parametrize(

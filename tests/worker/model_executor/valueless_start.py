@@ -1,7 +1,7 @@
 """Runs what a start on a GPU would launch, for small models, on a device without values.
 
-A program: prints as JSON the kernels by model, and what captured steps launch that their rehearsals
-do not. There need be no GPU.
+A program: prints as JSON, by model, the kernels, what captured steps launch that their rehearsals
+do not, and whether this rank scores. There need be no GPU.
 """
 
 import json
@@ -72,7 +72,8 @@ _DIVIDED: tuple[tuple[str, dict[str, object], int], ...] = (
     ("Qwen3ForCausalLM", {"tie_word_embeddings": True, "vocab_size": 511}, 1),
     ("Qwen3MoeForCausalLM", {**_DENSE_AND_EXPERTS, "num_hidden_layers": 3}, 1),
 )
-"""And which of two ranks starts."""
+"""And which of two ranks starts: the first one scores for both where a step asks for more than a
+token."""
 
 
 def kernels_of(
@@ -124,7 +125,7 @@ def kernels_of(
 
 def main() -> None:
     triton.runtime.driver.set_active(ClaimedDriver(90))
-    kernels, missed = [], []
+    kernels, missed, scoring = [], [], []
     starts = [
         *((*model, None) for model in _MODELS),
         *((name, own, Quantization.NONE, rank) for name, own, rank in _DIVIDED),
@@ -135,7 +136,8 @@ def main() -> None:
             names, unrehearsed = kernels_of(Path(folder), config, quantization, rank)
             kernels.append(names)
             missed.append(unrehearsed)
-    print(json.dumps({"kernels": kernels, "missed": missed}))
+            scoring.append(rank in (None, 0))
+    print(json.dumps({"kernels": kernels, "missed": missed, "scoring": scoring}))
 
 
 if __name__ == "__main__":
