@@ -135,7 +135,8 @@ class Parallelism(StrictModel):
     """How one copy of the model is spread; a change makes a new revision."""
 
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
-    """Tensor parallel ranks: each holds a part of every layer. On CPUs only in this version."""
+    """Tensor parallel ranks: each holds a part of every layer, on a GPU of its own if there are
+    GPUs."""
     pipeline: Annotated[int, Field(ge=1, le=64)] = 1
     """Pipeline stages; more than 1 is not available in this version."""
     data: Annotated[int, Field(ge=1, le=64)] = 1

@@ -89,6 +89,12 @@ def _are_parents_distinct(service: InferenceService) -> bool:
     )
 
 
+def _are_hostnames_names(service: InferenceService) -> bool:
+    route = service.spec.routing.http_route
+    names = () if route is None else route.hostnames
+    return not any(re.search(_NUMBER_LAST, name) for name in names)
+
+
 def _is_world_sound(spec: Spec) -> bool:
     plan, per_node = spec.worker.parallelism, spec.worker.gpu.count_per_node
     return per_node == 0 or plan.tensor * plan.pipeline * plan.data == plan.nodes * per_node
@@ -114,6 +120,8 @@ _SAME_PLACE = (
     "q.name == p.name && has(q.__namespace__) == has(p.__namespace__) && "
     "(!has(q.__namespace__) || q.__namespace__ == p.__namespace__)"
 )
+_NUMBER_LAST = "(^|[.])[0-9]+$"
+"""Of an IP address; no top-level domain is a number."""
 _PARENTS_DISTINCT = (
     "!(has(self.routing) && has(self.routing.httpRoute)) || "
     "self.routing.httpRoute.parentRefs.all(p, self.routing.httpRoute.parentRefs.exists_one(q, "
@@ -334,6 +342,17 @@ _WRITTEN_RULES = (
         holds=_are_parents_distinct,
         message="two parentRefs name the same Gateway, and not each a sectionName of its own",
         remedy="remove one of them, or give each the name of another listener as sectionName",
+    ),
+    Rule(
+        id="routing-hostnames-no-addresses",
+        field="spec.routing.httpRoute.hostnames",
+        cel="!(has(self.routing) && has(self.routing.httpRoute)) || "
+        "!has(self.routing.httpRoute.hostnames) || self.routing.httpRoute.hostnames.all(h, "
+        f"!h.matches('{_NUMBER_LAST}'))",
+        holds=_are_hostnames_names,
+        message="a route takes names, no IP addresses",
+        remedy="name the host, or leave hostnames out: then all names and addresses of the "
+        "Gateway's listeners lead here",
     ),
     Rule(
         id="observability-labels-owned",

@@ -11,6 +11,7 @@ from mizzen_operator.spec.quantity import quantity_value
 from mizzen_operator.spec.rule import Rule, is_zero
 
 _SOURCES = ("pvc", "huggingFace", "s3", "oci")
+_FETCHED = _SOURCES[1:]
 _HAS = {name: f"has(self.model.source.{name})" for name in _SOURCES}
 _SHAREABLE_ONLY = (
     "!has(self.model.cache) || self.model.cache.accessMode != 'ReadWriteOnce' || "
@@ -123,9 +124,9 @@ SOURCE_RULES = (
     Rule(
         id="model-cache-needed",
         field="spec.model.cache",
-        cel=f"{_HAS['pvc']} || has(self.model.cache)",
+        cel=f"has(self.model.cache) || !({' || '.join(_HAS[name] for name in _FETCHED)})",
         holds=lambda service: (
-            service.spec.model.source.pvc is not None or service.spec.model.cache is not None
+            service.spec.model.source.fetched is None or service.spec.model.cache is not None
         ),
         message="fetched weights need a claim to be kept on",
         remedy="set model.cache.size, and storageClassName there if the cluster has no default",

@@ -91,6 +91,11 @@ def _parents(*refs: dict[str, str]) -> dict[str, Any]:
     return _spec(routing={"httpRoute": {"parentRefs": list(refs)}})
 
 
+def _hostnames(*names: str) -> dict[str, Any]:
+    route = {"parentRefs": [{"name": "a"}], "hostnames": list(names)}
+    return _spec(routing={"httpRoute": route})
+
+
 def _cpu(request: Any, limit: Any) -> dict[str, Any]:
     return {"requests": {"cpu": request}, "limits": {"cpu": limit}}
 
@@ -268,6 +273,13 @@ RULE_EXAMPLES: dict[str, Example] = {
             _spec(observability={"labels": {"serving.mizzen.dev/service": "other"}}),
             _spec(observability={"labels": {"app.kubernetes.io/managed-by": "me"}}),
             _spec(observability={"labels": {"controller.kubernetes.io/hash": "x"}}),
+        ),
+    ),
+    "routing-hostnames-no-addresses": Example(
+        good=(_hostnames("chat.example.com", "*.example.com", "4chan.example", "10.0.0.1.nip.io"),),
+        bad=(
+            _hostnames("10.0.0.1"),
+            _hostnames("chat.example.com", "192.168.1.20"),
         ),
     ),
     "routing-parents-distinct": Example(

@@ -137,21 +137,25 @@ class GemvOperations:
 
     def linear_add(self, value: GemvValue, weight: GpuWeight, residual: GemvValue) -> GemvValue:
         """See ``Operations``."""
-        x = _row(value)
         output = torch.empty_like(_row(residual))
+        self._add_product(_row(value), weight, _row(residual), output)
+        return output
+
+    def _add_product(
+        self, x: torch.Tensor, weight: GpuWeight, added: torch.Tensor | None, output: torch.Tensor
+    ) -> None:
         if len(x):
             linear(
                 x,
                 weight.values,
                 weight.bias,
-                _row(residual),
+                added,
                 output,
                 norm_eps=None,
                 tile=tile_of(weight, GemvProduct.ADD),
                 launch=self._launch,
                 scale=weight.scale,
             )
-        return output
 
     def norm_gate_up_silu(self, hidden: GemvValue, gate_up: GpuWeight) -> GemvValue:
         """See ``Operations``."""

@@ -14,12 +14,10 @@ import torch
 
 from mizzen_worker.kernels.gpu.block_best import block_best
 from mizzen_worker.kernels.gpu.embed_own import embed_own
-from mizzen_worker.kernels.gpu.gemv import linear
 from mizzen_worker.kernels.gpu.launching import PLAIN
 from mizzen_worker.kernels.gpu.residual_norm import rms_norm
 from mizzen_worker.layers.gpu.experts import expert_products
-from mizzen_worker.layers.gpu.gemv_operations import GemvOperations, GemvValue, tile_of
-from mizzen_worker.layers.gpu.gemv_tiles import GemvProduct
+from mizzen_worker.layers.gpu.gemv_operations import GemvOperations, GemvValue
 from mizzen_worker.layers.gpu.large_operations import LargeOperations, LargeValue
 from mizzen_worker.layers.gpu.skinny_operations import SkinnyOperations, SkinnyValue
 from mizzen_worker.layers.gpu.skinny_tiles import SkinnyProduct
@@ -85,18 +83,7 @@ class RankGemvOperations(GemvOperations):
         assert isinstance(value, torch.Tensor), "a row is needed"
         assert isinstance(residual, torch.Tensor), "a row is needed"
         total = torch.empty_like(residual, dtype=torch.float32)
-        if len(value):
-            linear(
-                value,
-                weight.values,
-                weight.bias,
-                None,
-                total,
-                norm_eps=None,
-                tile=tile_of(weight, GemvProduct.ADD),
-                launch=self._launch,
-                scale=weight.scale,
-            )
+        self._add_product(value, weight, None, total)
         return self._added(residual, total)
 
     def norm_experts_add(self, hidden: GemvValue, experts: Experts[GpuWeight]) -> GemvValue:
