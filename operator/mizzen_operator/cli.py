@@ -30,13 +30,15 @@ from mizzen_operator.render.render import RenderContext, render, rendered_worker
 from mizzen_operator.render.wiring import rank_pods
 from mizzen_operator.settings import SettingsError, gpu_classes_of
 from mizzen_operator.spec.crd import crd
-from mizzen_operator.spec.model import GROUP, KIND, PLURAL
+from mizzen_operator.spec.model import GROUP, KIND, PLURAL, Topology
 from mizzen_operator.spec.parse import parse
 from mizzen_operator.spec.reference import reference_page
 from mizzen_operator.spec.resolve import Defaults, Resolved, resolve
 from mizzen_operator.spec.scaler_crd import SCALER_PLURAL, scaler_crd
 from mizzen_operator.spec.shape_facts import ShapeFacts, shape_facts_of
+from mizzen_operator.spec.spelling import closest
 from mizzen_operator.spec.validate import validate
+from mizzen_operator.worker_contract import FREE_FLAGS, OWNED_FLAGS, VERB_UNIFIED, VERB_WORKER
 
 GROUP_KINDS = ("StatefulSet", LEADER_WORKER_SET)
 """What worker groups can be printed as; only the first kind is what the operator makes."""
@@ -242,10 +244,23 @@ def documents(name: str) -> Iterator[Document]:
 def _loaded(text: str) -> Iterator[Any]:
     """The documents of a text; raises YAML errors alone."""
     try:
-        yield from yaml.safe_load_all(text)
+        yield from yaml.load_all(text, Loader=_OneOfEachKey)
     except RecursionError as error:
         message = "has too many maps and lists within each other"
         raise yaml.YAMLError(message) from error
+
+
+class _OneOfEachKey(yaml.SafeLoader):
+    """Refuses a key that a map has twice, of which YAML would take the last without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - as it is called
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1 and key != "<<"), None)
+        if twice is not None:
+            line = node.start_mark.line + 1
+            message = f"the map that begins in line {line} has the key {twice} twice"
+            raise yaml.YAMLError(message)
+        return super().construct_mapping(node, deep=deep)
 
 
 def _plan_one(item: Document, defaults: Defaults, facts: ShapeFacts | None, groups_as: str) -> bool:
@@ -305,7 +320,22 @@ def _head(resolved: Resolved, fit: MemoryFit | None) -> list[str]:
         head.append(f"memory: {fit.message}")
     if resolved.spec.worker.parallelism.tensor > 1:
         head.append(f"ranks of each group: {_ranks_per_pod(resolved)}")
+    head.extend(_unknown_flags(resolved))
     return head
+
+
+def _unknown_flags(resolved: Resolved) -> Iterator[str]:
+    """Warnings of arguments that a worker of this version would not start with."""
+    verb = VERB_UNIFIED if resolved.spec.topology is Topology.UNIFIED else VERB_WORKER
+    known = FREE_FLAGS[verb]
+    for arg in resolved.spec.engine.args:
+        flag = arg.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            fields = {owned: field for owned, field in OWNED_FLAGS.items() if field}
+            meant = closest(flag, known | fields.keys())
+            meant = f"spec.{fields[meant]}" if meant in fields else meant
+            hint = f"; did you mean {meant}?" if meant else ""
+            yield f"WARNING: spec.engine.args: mizzen {verb} of this version has no {flag}{hint}"
 
 
 def _with_operator(

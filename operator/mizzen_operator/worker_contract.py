@@ -4,6 +4,8 @@ The worker declares the same names in ``mizzen_worker/contracts/operator_names.p
 ``tests/contract`` compares the two, so that neither side drifts alone.
 """
 
+from collections.abc import Mapping
+
 CONTAINER = "mizzen"
 """Name of our own container in every pod; those of users' pod templates have other names."""
 
@@ -78,32 +80,77 @@ FLAG_DRAIN_MODE = "--drain-mode"
 FLAG_DRAIN_DEADLINE = "--drain-deadline"
 """Seconds that a drain may take; below the pod's grace period."""
 
-OWNED_FLAGS = (
-    FLAG_MODEL,
-    FLAG_SERVED_MODEL_NAME,
-    FLAG_HTTP_HOST,
-    FLAG_HTTP_PORT,
-    FLAG_ADMIN_HOST,
-    FLAG_ADMIN_PORT,
-    FLAG_LISTEN,
-    FLAG_WORKERS,
-    FLAG_CURVE_DIR,
-    FLAG_CONTEXT_LENGTH,
-    FLAG_PAGE_SIZE,
-    FLAG_KV_TOKENS,
-    FLAG_DTYPE,
-    FLAG_THREADS,
-    FLAG_TENSOR_PARALLEL,
-    FLAG_PIPELINE_PARALLEL,
-    FLAG_DATA_PARALLEL,
-    FLAG_RANK_HOST,
-    FLAG_RANK_PORT,
-    FLAG_RENDEZVOUS_TIMEOUT,
-    FLAG_DEVICE,
-    FLAG_DRAIN_MODE,
-    FLAG_DRAIN_DEADLINE,
+OWNED_FLAGS: Mapping[str, str] = {
+    FLAG_MODEL: "model.source",
+    FLAG_SERVED_MODEL_NAME: "model.servedName",
+    FLAG_HTTP_HOST: "",
+    FLAG_HTTP_PORT: "",
+    FLAG_ADMIN_HOST: "",
+    FLAG_ADMIN_PORT: "",
+    FLAG_LISTEN: "",
+    FLAG_WORKERS: "",
+    FLAG_CURVE_DIR: "",
+    FLAG_CONTEXT_LENGTH: "engine.contextLength",
+    FLAG_PAGE_SIZE: "engine.pageSize",
+    FLAG_KV_TOKENS: "engine.kvTokens",
+    FLAG_DTYPE: "engine.dtype",
+    FLAG_THREADS: "worker.resources.limits.cpu",
+    FLAG_TENSOR_PARALLEL: "worker.parallelism.tensor",
+    FLAG_PIPELINE_PARALLEL: "worker.parallelism.pipeline",
+    FLAG_DATA_PARALLEL: "worker.parallelism.data",
+    FLAG_RANK_HOST: "",
+    FLAG_RANK_PORT: "",
+    FLAG_RENDEZVOUS_TIMEOUT: "engine.startupDeadlineSeconds",
+    FLAG_DEVICE: "worker.gpu.countPerNode",
+    FLAG_DRAIN_MODE: "",
+    FLAG_DRAIN_DEADLINE: "worker.drain.timeoutSeconds",
+}
+"""Flags that the operator sets, which ``spec.engine.args`` may not, and the field below ``spec``
+that each comes from; empty where nobody has to choose."""
+
+FLAGS_OF_BOTH = (
+    "--cache-eviction",
+    "--cache-events",
+    "--compile-cache",
+    "--cuda-graphs",
+    "--decode-patience",
+    "--deterministic",
+    "--kv-dtype",
+    "--load-format",
+    "--loading-limit",
+    "--log-format",
+    "--log-level",
+    "--max-chunk-tokens",
+    "--max-queued-requests",
+    FLAG_MAX_RUNNING,
+    "--memory-fraction",
+    "--overlap",
+    "--priority-preemption",
+    "--quantization",
+    "--queue-ageing",
+    "--rank-heartbeat-limit",
+    "--schedule-policy",
+    "--skip-tokenizer",
+    "--stuck-limit",
+    "--trace-endpoint",
+    "--trace-sampling",
 )
-"""Flags that the operator sets from fields of the spec; ``spec.engine.args`` may not."""
+FREE_FLAGS: Mapping[str, frozenset[str]] = {
+    VERB_WORKER: frozenset({*FLAGS_OF_BOTH, "--insecure"}),
+    VERB_UNIFIED: frozenset(
+        {
+            *FLAGS_OF_BOTH,
+            "--admin-key-file",
+            "--api-key-file",
+            "--max-body-bytes",
+            "--max-live-requests",
+            "--resume-timeout",
+            "--tokenizer-workers",
+        }
+    ),
+}
+"""What ``spec.engine.args`` may hold for a worker of this version, by verb. Images of another
+version may know others, so they are told and not refused."""
 
 OWNED_ENV_PREFIX = "MIZZEN_"
 

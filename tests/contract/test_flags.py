@@ -12,6 +12,7 @@ from mizzen_operator.spec.resolve import Resolved
 from mizzen_operator.spec.schema import spec_schema
 from mizzen_operator.worker_contract import (
     FLAG_DTYPE,
+    FREE_FLAGS,
     OWNED_FLAGS,
     VERB_TOKENIZER,
     VERB_UNIFIED,
@@ -19,7 +20,7 @@ from mizzen_operator.worker_contract import (
 )
 from mizzen_worker.config.command_line import make_parser, parse_command_line
 from mizzen_worker.config.option import Role
-from mizzen_worker.config.options import OPTIONS
+from mizzen_worker.config.options import OPTIONS, options_of
 from mizzen_worker.config.resolve import Configuration
 from mizzen_worker.verbs import drain
 
@@ -85,9 +86,19 @@ def test_values_arrive() -> None:
     assert served.value == "demo"
 
 
-def test_every_owned_flag_exists() -> None:
+def test_every_owned_flag_exists_and_its_field() -> None:
     known = {option.flag for option in OPTIONS}
     assert set(OWNED_FLAGS) <= known
+    for field in OWNED_FLAGS.values():
+        part = spec_schema()
+        for step in field.split(".") if field else ():
+            part = part.get("properties", {}).get(step) or part["additionalProperties"]
+
+
+@pytest.mark.parametrize("verb", [VERB_UNIFIED, VERB_WORKER])
+def test_flags_that_args_may_hold_are_all_others_of_the_worker(verb: str) -> None:
+    known = {option.flag for option in options_of(Role(verb))}
+    assert FREE_FLAGS[verb] == known - set(OWNED_FLAGS)
 
 
 def test_number_formats_are_those_of_the_engine() -> None:

@@ -75,6 +75,38 @@ def test_ranks_are_shown_per_pod(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert line in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("topology", "args", "warnings"),
+    [
+        ("Split", ["--log-level", "debug", "--max-running-requests=8", "text"], []),
+        ("Split", ["--tokenizer-workers=2"], ["mizzen worker of this version has no --tok"]),
+        ("Unified", ["--tokenizer-workers=2"], []),
+        ("Unified", ["--kv-token", "9"], ["has no --kv-token; did you mean spec.engine.kvTokens?"]),
+        ("Unified", ["--overlp=off"], ["has no --overlp; did you mean --overlap?"]),
+    ],
+)
+def test_arguments_that_no_worker_starts_with_are_told(
+    topology: str,
+    args: list[str],
+    warnings: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = yaml.safe_dump(document({"spec": {"topology": topology, "engine": {"args": args}}}))
+    assert cli.plan_verb(["-f", _file(tmp_path, text)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
+    assert len(lines) == len(warnings)
+    assert all(part in line for part, line in zip(warnings, lines, strict=True))
+
+
+def test_a_key_that_is_there_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"{GOOD}metadata: {{name: again}}\n"
+    assert cli.plan_verb(["-f", _file(tmp_path, text)]) != 0
+    assert "has the key metadata twice" in capsys.readouterr().err
+
+
 def test_a_pod_template_is_shown_merged_or_told_where_it_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

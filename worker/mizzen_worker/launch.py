@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 
 from mizzen_worker.config.env import PodEnvironment, process_environment
 from mizzen_worker.config.groups import AdminOptions, HttpOptions
@@ -89,20 +90,17 @@ async def _run(plan: LaunchPlan, listener: socket.socket, public: socket.socket 
         served_name=plan.served_name,
         started_at=int(time.time()),  # noqa: TID251 - the edge where wall-clock time enters
     )
-    deadline_s = plan.admin.drain_deadline_s
+    make_app = partial(
+        admin_app,
+        supervisor,
+        control,
+        default_mode=DrainMode(plan.admin.drain_mode),
+        default_deadline_s=plan.admin.drain_deadline_s,
+    )
     private = listen_privately(plan.admin_socket)
     servers = [
-        (
-            make_server(admin_app(supervisor, control, default_deadline_s=deadline_s), grace_s=1),
-            listener,
-        ),
-        (
-            make_server(
-                admin_app(supervisor, control, default_deadline_s=deadline_s, is_private=True),
-                grace_s=1,
-            ),
-            private,
-        ),
+        (make_server(make_app(), grace_s=1), listener),
+        (make_server(make_app(is_private=True), grace_s=1), private),
     ]
     serving = [asyncio.create_task(server.serve(sockets=[bound])) for server, bound in servers]
     running = asyncio.create_task(supervisor.run())

@@ -97,8 +97,7 @@ def _parser() -> argparse.ArgumentParser:
             "--tensor-parallel-size",
             1,
             1024,
-            "ranks, of a GPU each, that share every layer;"
-            " to plan only, a start refuses more than 1 on a GPU in this version",
+            "ranks, of a GPU each, that share every layer",
         ),
     ):
         parser.add_argument(flag, type=_count(most), default=default, metavar="COUNT",
@@ -141,7 +140,10 @@ def _require_servable(quantization: str, facts: ModelFacts) -> None:
 def _facts(model: Path) -> ModelFacts:
     folder = model.parent if model.name == "config.json" else model
     if not (folder / "config.json").is_file():
-        msg = f"{model}: holds no config.json; give a model folder that has one"
+        msg = (
+            f"{model}: holds no config.json; give a model folder that has one"
+            " (of a GGUF, which takes what its file does and KV memory, nothing is reckoned)"
+        )
         raise ConfigError(msg)
     return read_folder_facts(folder, has_weights=False)
 

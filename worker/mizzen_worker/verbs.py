@@ -68,17 +68,40 @@ def drain(arguments: Sequence[str]) -> int:
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--mode", choices=DRAIN_MODES, default=DRAIN_MODES[0])
-    parser.add_argument("--deadline-s", type=float, default=25.0, metavar="SECONDS")
-    parser.add_argument("--admin-port", type=int, default=PORT_ADMIN, metavar="PORT")
-    parser.add_argument("--admin-host", default="127.0.0.1", metavar="HOST")
+    parser.add_argument(
+        "--mode",
+        choices=DRAIN_MODES,
+        help="what becomes of live requests (default: the server's --drain-mode)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        metavar="SECONDS",
+        help="the longest it may take (default: the server's --drain-deadline)",
+    )
+    parser.add_argument(
+        "--admin-port",
+        type=int,
+        default=PORT_ADMIN,
+        metavar="PORT",
+        help="the server's --admin-port (default %(default)s)",
+    )
+    parser.add_argument(
+        "--admin-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="where it listens (default %(default)s)",
+    )
     given = parser.parse_args(arguments)
-    query = urllib.parse.urlencode({"mode": given.mode, "deadline_s": given.deadline_s})
+    wished = {"mode": given.mode, "deadline_s": given.deadline_s}
+    query = urllib.parse.urlencode({key: it for key, it in wished.items() if it is not None})
     url = f"http://{given.admin_host}:{given.admin_port}{PATH_DRAIN}?{query}"
     request = urllib.request.Request(url, method="POST")
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=given.deadline_s + _EXTRA_WAIT_S) as answer:
+        # Without a deadline of its own it waits for as long as the server's lets it.
+        wait_s = None if given.deadline_s is None else given.deadline_s + _EXTRA_WAIT_S
+        with opener.open(request, timeout=wait_s) as answer:
             sys.stdout.write(answer.read().decode())
     except (urllib.error.URLError, OSError) as error:
         sys.stderr.write(f"mizzen drain: {url}: {error}; is anything served here?\n")

@@ -21,6 +21,7 @@ from mizzen_operator.spec.model import (
     Spec,
 )
 from mizzen_operator.spec.schema import spec_schema
+from mizzen_operator.spec.spelling import part_at, remedy_for_unknown
 from mizzen_operator.spec.wording import shown
 
 _METADATA = (("namespace", str), ("uid", str), ("generation", int))
@@ -136,34 +137,34 @@ def _without_nulls(value: Any) -> Any:
 
 def _problem(error: ErrorDetails, spec: Any) -> Problem:
     path, value = _locate(error["loc"], spec)
-    known = {
-        "missing": ("is missing", "add it"),
-        "extra_forbidden": (
-            "is not a field of this version",
-            "remove it, or compare its spelling with kubectl explain inferenceservice",
-        ),
-        # The only enumeration: pydantic would offer the reserved member too.
-        "enum": ("is not a topology of this version", f"use {' or '.join(AVAILABLE_TOPOLOGIES)}"),
-    }
-    if error["type"] == "string_pattern_mismatch":
-        known[error["type"]] = _of_another_form(error)
-    message, remedy = known.get(error["type"], (_lower_first(error["msg"]), "correct the value"))
+    message, remedy = _lower_first(error["msg"]), _meaning(error["loc"])
+    match error["type"]:
+        case "missing":
+            message, remedy = "is missing", "add it"
+        case "extra_forbidden":
+            message, remedy = "is not a field of this version", remedy_for_unknown(error["loc"])
+        case "enum":
+            # The only enumeration: pydantic would offer the reserved member too.
+            message = "is not a topology of this version"
+            remedy = f"use {' or '.join(AVAILABLE_TOPOLOGIES)}"
+        case "string_pattern_mismatch" if error["ctx"]["pattern"] == QUANTITY_PATTERN:
+            message, remedy = "is not a quantity", "write one such as 500m, 2 or 16Gi"
+    if error["type"].endswith(("_type", "_parsing")) and isinstance(error["input"], str):
+        value = f"the text {json.dumps(value, ensure_ascii=False)}"
     return Problem(field=path, value=value, message=message, remedy=remedy)
 
 
-def _of_another_form(error: ErrorDetails) -> tuple[str, str]:
-    """Message and remedy; a pattern alone tells few people what to write."""
-    if error.get("ctx", {}).get("pattern") == QUANTITY_PATTERN:
-        return "is not a quantity", "write one such as 500m, 2 or 16Gi"
-    part: Mapping[str, Any] = spec_schema()
-    meaning = ""
-    for step in error["loc"]:
-        # Other steps name a branch of a union or a key of a map: the field above them is told.
-        below = part.get("items") if isinstance(step, int) else part.get("properties", {}).get(step)
-        part = below or part
-        meaning = " ".join(part.get("description", meaning).split())
-    remedy = f"correct the value; the field is: {meaning}" if meaning else "correct the value"
-    return _lower_first(error["msg"]), remedy
+def _meaning(steps: tuple[int | str, ...]) -> str:
+    """The remedy where only what a field is tells what to write."""
+    schema = spec_schema()
+    for count in range(len(steps), 0, -1):
+        part = part_at(schema, steps[:count])
+        if part is not part_at(schema, steps[: count - 1]) and "description" in part:
+            fields = ", ".join(part.get("properties", ()))
+            meaning = " ".join(part["description"].split())
+            inside = f" It has the fields {fields}." if fields else ""
+            return f"correct the value; the field is: {meaning}{inside}"
+    return "correct the value"
 
 
 def _locate(loc: tuple[int | str, ...], spec: Any) -> tuple[str, str]:

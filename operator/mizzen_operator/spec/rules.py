@@ -65,6 +65,16 @@ def _requests_fit(
     )
 
 
+def _owned_flags(service: InferenceService) -> str:
+    """Arguments that the operator sets, each with its field, in words; empty without any."""
+    flags = [arg.partition("=")[0] for arg in service.spec.engine.args if _OWNED.fullmatch(arg)]
+    return ", ".join(
+        f"{flag} is set by the operator" + (f" from spec.{field}" if field else "")
+        for flag in dict.fromkeys(flags)
+        for field in (OWNED_FLAGS[flag],)
+    )
+
+
 def _owned_labels(service: InferenceService) -> str:
     """Keys of extra labels that are the operator's, in words; empty if there are none."""
     asked = service.spec.observability
@@ -179,7 +189,8 @@ _WRITTEN_RULES = (
         field="spec.engine.args",
         cel="!has(self.engine.args) || "
         f"!self.engine.args.exists(a, a.matches('{OWNED_FLAG_PATTERN}'))",
-        holds=lambda service: not any(_OWNED.fullmatch(arg) for arg in service.spec.engine.args),
+        holds=lambda service: not _owned_flags(service),
+        finding=_owned_flags,
         message="one of these flags is set by the operator",
         remedy="remove it and use the field of the spec that it belongs to, such as "
         "engine.contextLength or worker.parallelism",

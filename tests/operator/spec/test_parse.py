@@ -28,6 +28,54 @@ def test_an_unknown_field_is_named_with_its_value() -> None:
     assert sentence.startswith("spec.worker.gpus: is not a field of this version (found 2)")
 
 
+@pytest.mark.parametrize(
+    ("patch", "remedy"),
+    [
+        ({"replica": 2}, "did you mean replicas?"),
+        ({"worker": {"gpu": {"countpernode": 2}}}, "did you mean countPerNode?"),
+        ({"worker": {"env": []}}, "did you mean spec.engine.env?"),
+        (
+            {"worker": {"nodeSelector": {}}},
+            "did you mean spec.worker.podTemplate.spec.nodeSelector?",
+        ),
+        (
+            {"quux": 1},
+            "remove it, or compare its spelling with kubectl explain inferenceservice",
+        ),
+    ],
+)
+def test_an_unknown_field_is_told_what_may_be_meant(patch: dict[str, Any], remedy: str) -> None:
+    (sentence,) = _problems({"spec": patch})
+    assert sentence.endswith(f"; {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("patch", "end"),
+    [
+        (
+            {"replicas": "2"},
+            'spec.replicas: input should be a valid integer (found the text "2"); correct the '
+            "value; the field is: Number of worker groups to begin with.",
+        ),
+        (
+            {"worker": {"gpu": 1}},
+            "spec.worker.gpu: input should be an object (found 1); correct the value; the field is:"
+            " GPUs of each pod. It has the fields resourceName, countPerNode, class,"
+            " memory.",
+        ),
+        (
+            {"engine": {"args": "--x 1"}},
+            'spec.engine.args: input should be a valid array (found the text "--x 1"); correct the'
+            " value; the field is: More command-line arguments of the engine; flags that the"
+            " operator sets are refused.",
+        ),
+    ],
+)
+def test_a_value_of_another_type_is_told_what_is_meant(patch: dict[str, Any], end: str) -> None:
+    (sentence,) = _problems({"spec": patch})
+    assert sentence.startswith(end)
+
+
 def test_a_wrong_value_in_a_list_is_named_with_its_index() -> None:
     (sentence,) = _problems({"spec": {"engine": {"env": [{"name": "A"}, {"name": "1B"}]}}})
     assert sentence.startswith("spec.engine.env[1].name: ")

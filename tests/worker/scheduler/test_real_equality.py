@@ -122,7 +122,7 @@ def test_tokens_equal_a_run_alone(tmp_path: Path, variant: str, backend: str) ->
     roomy = load_tiny(tmp_path, backend, kv_tokens=512, **sizes)
     tight = load_tiny(tmp_path, backend, kv_tokens=300 if is_long else 92, **sizes)
     num_retractions = num_cached = 0
-    for workload in range(count(check=2 if is_long else 1, full=30)):
+    for workload in range(count(check=2 if is_long else 1, full=15)):
         rng = random.Random(workload)
         requests = random_requests(rng, workload, is_long=is_long)
         alone: dict[str, list[object]] = {}

@@ -179,7 +179,9 @@ def test_control_routes_say_what_happened(
     path: str, body: str, status: int, facts: dict[str, object]
 ) -> None:
     async def scenario() -> None:
-        transport = httpx.ASGITransport(admin_app(_Pod(), _control(), default_deadline_s=7))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(
+            admin_app(_Pod(), _control(), default_mode=DrainMode.HANDBACK, default_deadline_s=7)
+        )  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
             answer = await client.post(path, content=body)
             assert answer.status_code == status, answer.text
@@ -217,7 +219,9 @@ def test_control_routes_say_what_happened(
 def test_admin_port(method: str, path: str, status: int, text: str) -> None:
     async def scenario() -> None:
         pod = _Pod("rank is loading")
-        transport = httpx.ASGITransport(admin_app(pod, _control(), default_deadline_s=7))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(
+            admin_app(pod, _control(), default_mode=DrainMode.HANDBACK, default_deadline_s=7)
+        )  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
             answer = await client.request(method, path)
         assert answer.status_code == status
@@ -237,7 +241,7 @@ def test_nobody_else_may_drain_the_pod(host: str, status: int) -> None:
     async def scenario() -> None:
         pod = _Pod(None)
         transport = httpx.ASGITransport(
-            admin_app(pod, _control(), default_deadline_s=7),  # type: ignore[arg-type]
+            admin_app(pod, _control(), default_mode=DrainMode.HANDBACK, default_deadline_s=7),  # type: ignore[arg-type]
             client=(host, 1234),
         )
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:

@@ -63,7 +63,12 @@ class AbortBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def admin_app(
-    pod: Pod, control: PodControl, *, default_deadline_s: float, is_private: bool = False
+    pod: Pod,
+    control: PodControl,
+    *,
+    default_mode: DrainMode,
+    default_deadline_s: float,
+    is_private: bool = False,
 ) -> AsgiApp:
     """Make the application; ``is_private`` where only this user can connect at all."""
 
@@ -77,7 +82,9 @@ def admin_app(
         elif path in _POST_PATHS and method != "POST":
             status, text = 405, f"{path} takes POST only\n"
         elif path == PATH_DRAIN:
-            status, text = await _drain(pod, scope["query_string"], default_deadline_s)
+            status, text = await _drain(
+                pod, scope["query_string"], default_mode, default_deadline_s
+            )
         elif path not in _PATHS:
             status, text = 404, f"{path} is no route of the admin port; it has {_LIST}\n"
         elif path not in _POST_PATHS and method not in {"GET", "HEAD"}:
@@ -151,9 +158,11 @@ def _probe(health: PodHealth, path: str) -> tuple[int, str]:
     return (200, "ok\n") if reason is None else (503, f"{reason}\n")
 
 
-async def _drain(pod: Pod, query: bytes, default_deadline_s: float) -> tuple[int, str]:
+async def _drain(
+    pod: Pod, query: bytes, default_mode: DrainMode, default_deadline_s: float
+) -> tuple[int, str]:
     given = parse_qs(query.decode("latin-1"))
-    mode = given.get("mode", [DRAIN_MODES[0]])[-1]
+    mode = given.get("mode", [default_mode.value])[-1]
     if mode not in DRAIN_MODES:
         return 400, f"mode is {mode!r}; it must be {' or '.join(DRAIN_MODES)}\n"
     text = given.get("deadline_s", [str(default_deadline_s)])[-1]
