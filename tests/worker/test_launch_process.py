@@ -132,6 +132,42 @@ def test_row_36_a_server_that_drains_serves_all_who_ask_and_ends_when_they_left(
         assert served.terminate() == 0
 
 
+def test_clients_who_never_cease_to_come_are_refused_in_time_for_those_within(
+    model: Path, tmp_path: Path
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    body = {"text": "Once", "sampling_params": {"max_new_tokens": 200, "ignore_eos": True}}
+
+    def ask_on_and_on() -> list[int]:
+        statuses: list[int] = []
+        while True:
+            try:
+                statuses.append(httpx.post(f"{url}/generate", json=body, timeout=120).status_code)
+            except httpx.ConnectError:
+                return statuses
+            except httpx.TransportError:
+                # Connected, but not yet accepted when the door was closed.
+                continue
+
+    with (
+        Launched(
+            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
+            log=tmp_path / "log",
+            admin_port=free_port(),
+        ) as served,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        served.until_ready()
+        clients = [pool.submit(ask_on_and_on) for _ in range(4)]
+        drain = f"{served.admin}/drain?deadline_s=40"
+        assert httpx.post(drain, timeout=None).text == "drained\n"
+        statuses = [status for client in clients for status in client.result()]
+        assert len(statuses) >= len(clients)
+        assert set(statuses) == {200}
+        assert served.terminate() == 0
+
+
 def test_a_drain_ends_what_is_live_at_its_deadline_with_an_error(
     model: Path, tmp_path: Path
 ) -> None:

@@ -2,8 +2,8 @@
 
 Does not own the steps of groups (``rollout``). Rules that keep clients served while both roll:
 - tokenizers stay with their cohort while it has more ready groups than the new one;
-- the last ready group of a cohort stays while ready tokenizers of that cohort do, once the new
-  cohort has a ready group to move to;
+- the last ready group of a cohort stays while tokenizers need it, unless there is no other group
+  that could make room for the new cohort;
 - tokenizers that end take no new request but stay until their streams have ended. Where any group
   of the new cohort can go on with those, the name under which they look for workers leads to all
   groups; where none can, the last ready group of their own cohort stays for them.
@@ -69,11 +69,12 @@ def are_tokenizers_held(resolved: Resolved, observed: Observed, groups: Iterable
 def protected_groups(
     resolved: Resolved, groups: Iterable[Group], tokenizers: TokenizerCohorts
 ) -> frozenset[str]:
-    """Names of the ready groups that tokenizers still need although a newer cohort serves."""
+    """Names of the ready groups that tokenizers still need although the service moves on."""
     ready = [group for group in groups if group.is_ready]
-    if not any(group.cohort == resolved.cohort for group in ready):
-        return frozenset()
     needed = tokenizers.ready | (tokenizers.leaving - tokenizers.open)
+    # Without another group to spend, one of these has to make room for the new cohort.
+    if all(group.cohort in needed - {resolved.cohort} for group in ready):
+        return frozenset()
     last = {group.cohort: group.name for group in ready if group.cohort != resolved.cohort}
     return frozenset(name for cohort, name in last.items() if cohort in needed)
 

@@ -64,6 +64,7 @@ from mizzen_operator.planner.weights_objects import weights_plan
 from mizzen_operator.render import labels
 from mizzen_operator.render.kinds import CHILD_KINDS
 from mizzen_operator.render.render import RenderContext, render
+from mizzen_operator.spec.model import Restart
 from mizzen_operator.spec.resolve import Resolved
 
 _KINDS = frozenset(child.kind for child in CHILD_KINDS)
@@ -76,9 +77,9 @@ def plan(
     templates: TemplateAnswers = NO_OBJECTION,
 ) -> Plan:
     """What to do now; ``templates`` says which roles may not change."""
-    groups = groups_of(observed)
-    held = templates.held
     restart = resolved.spec.worker.restart
+    groups = [_as_it_will_be(group, restart, now) for group in groups_of(observed)]
+    held = templates.held
     history = history_of(observed)
     weights = weights_plan(resolved, observed, history, groups)
     tokenizers = tokenizer_cohorts(resolved, observed, history, now)
@@ -167,6 +168,12 @@ def plan(
         weights=weights.state,
         fit=fit,
     )
+
+
+def _as_it_will_be(group: Group, restart: Restart, now: datetime) -> Group:
+    """A group that is started anew now serves nobody, so a roll-out may not count on it."""
+    is_restarted = verdict_on(group, restart, now).life.epoch != group.life.epoch
+    return replace(group, is_ready=group.is_ready and not is_restarted)
 
 
 def _waits_for(weights: WeightsState | None, fit: MemoryFit | None) -> str:

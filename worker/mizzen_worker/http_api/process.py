@@ -235,7 +235,8 @@ class _Leaving:
 
     Clients that keep a connection open ask on it also after the Service has taken this pod out, and
     new ones come until every node knows: all of them are served, and led to another pod by the end
-    of their connection. So a front ends when nobody is connected any more.
+    of their connection. So a front ends when nobody is connected any more. Where new ones never
+    cease to come, they are refused in the second half of the time, which is for those within.
     """
 
     def __init__(self, wish: Drain, manager: TokenizerManager, server: Server) -> None:
@@ -244,6 +245,7 @@ class _Leaving:
         now_s = time.monotonic()
         self._settled_at_s = now_s + wish.settle_s
         self._ends_at_s = now_s + wish.deadline_s
+        self._closes_at_s = (self._settled_at_s + self._ends_at_s) / 2
         self._is_closed = False
         manager.leave()
         server.send_clients_away()
@@ -254,6 +256,8 @@ class _Leaving:
         if now_s > self._ends_at_s:
             self._manager.end_all()
             return True
+        if now_s > self._closes_at_s:
+            self._server.stop_listening()
         if now_s < self._settled_at_s or self._manager.num_live or self._server.num_connections:
             return False
         # Who came while this was looked at is served still: it is over at the next look.
