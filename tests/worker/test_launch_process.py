@@ -168,6 +168,36 @@ def test_clients_who_never_cease_to_come_are_refused_in_time_for_those_within(
         assert served.terminate() == 0
 
 
+@pytest.mark.parametrize("part", ["detokenizer", "scheduler"])
+def test_what_dies_during_a_drain_is_healed_while_the_front_needs_it(
+    model: Path, tmp_path: Path, part: str
+) -> None:
+    port = free_port()
+    with (
+        Launched(
+            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
+            log=tmp_path / "log",
+            admin_port=free_port(),
+        ) as served,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        served.until_ready()
+        draining: list[Future[str]] = []
+
+        def drain() -> str:
+            return httpx.post(f"{served.admin}/drain?deadline_s=300", timeout=None).text
+
+        def drain_and_kill() -> None:
+            draining.append(pool.submit(drain))
+            served.until(lambda: served.probe("/health/ready") == 503)
+            os.kill(served.pid_of(part), signal.SIGKILL)
+
+        last = _stream_through(f"http://127.0.0.1:{port}", drain_and_kill)
+        assert last["meta_info"]["completion_tokens"] == NUM_TOKENS  # type: ignore[index]
+        assert draining[0].result() == "drained\n"
+        assert served.terminate() == 0
+
+
 def test_a_drain_ends_what_is_live_at_its_deadline_with_an_error(
     model: Path, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 QUANTITY_PATTERN = (
     r"^([0-9]+|[0-9]+\.[0-9]+|\.[0-9]+)(([KMGTPE]i)|[numkMGTPE]|([eE][-+]?[0-9]{1,2}))?$"
@@ -35,15 +36,28 @@ class StrictModel(BaseModel):
     )
 
 
+NO_QUANTITY = "no_quantity"
+"""Type of the error of what cannot be one."""
+_NO_COUNT = "no_count"
+
+
 def _quantity_text(value: object) -> object:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_whole else value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise PydanticCustomError(NO_QUANTITY, "Is not a quantity")
+    return value
 
 
-def _check_count(value: int | str) -> int | str:
-    if isinstance(value, int) and not 0 <= value <= MAX_COUNT:
-        message = f"a number from 0 to {MAX_COUNT} or a percentage such as 25%"
-        raise ValueError(message)
+def _checked_count(value: object) -> object:
+    """One complaint, where a union of types would make one for each."""
+    if isinstance(value, str):
+        is_good = re.fullmatch(PERCENT_PATTERN, value) is not None
+    else:
+        is_good = type(value) is int and 0 <= value <= MAX_COUNT
+    if not is_good:
+        message = f"Is neither a number from 0 to {MAX_COUNT} nor a percentage such as 25%"
+        raise PydanticCustomError(_NO_COUNT, message)
     return value
 
 
@@ -64,8 +78,8 @@ Quantity = Annotated[
 """A Kubernetes quantity such as 500m, 2 or 16Gi."""
 
 CountOrPercent = Annotated[
-    int | Annotated[str, Field(pattern=PERCENT_PATTERN, max_length=4)],
-    AfterValidator(_check_count),
+    int | str,
+    BeforeValidator(_checked_count),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -83,6 +97,11 @@ RESOURCE_PATTERN = (
     r"^(cpu|memory|ephemeral-storage|hugepages-[0-9A-Za-z.]+"
     r"|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$"
 )
+_EXTENDED_RESOURCE_PATTERN = (
+    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+ExtendedResourceName = Annotated[str, Field(pattern=_EXTENDED_RESOURCE_PATTERN, max_length=128)]
+"""A resource that a device plugin offers: domain/name."""
 ResourceName = Annotated[str, Field(pattern=RESOURCE_PATTERN, max_length=128)]
 """What a container may ask for: a resource of Kubernetes itself, or domain/name."""
 ObjectName = Annotated[

@@ -13,6 +13,7 @@ from pydantic import Field
 from mizzen_operator.spec.fields import (
     GPU_CLASS_PATTERN,
     CountOrPercent,
+    ExtendedResourceName,
     ImageName,
     LabelKey,
     LabelValue,
@@ -20,7 +21,6 @@ from mizzen_operator.spec.fields import (
     ObjectName,
     PodTemplate,
     Quantity,
-    ResourceName,
     ScrapeInterval,
     StrictModel,
 )
@@ -150,8 +150,8 @@ class Parallelism(StrictModel):
 class Gpu(StrictModel):
     """GPUs of each worker pod."""
 
-    resource_name: ResourceName = "nvidia.com/gpu"
-    """Extended resource to ask for."""
+    resource_name: ExtendedResourceName = "nvidia.com/gpu"
+    """Extended resource to ask for, domain/name."""
     count_per_node: Annotated[int, Field(ge=0, le=16)] = 0
     """GPUs of each pod; 0 runs the model on the CPU."""
     class_name: Annotated[

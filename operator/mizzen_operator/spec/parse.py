@@ -4,14 +4,15 @@ Does not own rules across fields (``validate``).
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mizzen_operator.errors import Problem, SpecError
-from mizzen_operator.spec.fields import QUANTITY_PATTERN
+from mizzen_operator.spec import fields
 from mizzen_operator.spec.model import (
     API_VERSION,
     AVAILABLE_TOPOLOGIES,
@@ -20,11 +21,20 @@ from mizzen_operator.spec.model import (
     Restart,
     Spec,
 )
+from mizzen_operator.spec.routing import NAMESPACE_PATTERN
 from mizzen_operator.spec.schema import spec_schema
 from mizzen_operator.spec.spelling import part_at, remedy_for_unknown
 from mizzen_operator.spec.wording import shown
 
-_METADATA = (("namespace", str), ("uid", str), ("generation", int))
+_METADATA: tuple[tuple[str, Callable[[Any], bool]], ...] = (
+    (
+        "namespace",
+        lambda found: isinstance(found, str) and re.fullmatch(NAMESPACE_PATTERN, found) is not None,
+    ),
+    ("uid", lambda found: isinstance(found, str)),
+    ("generation", lambda found: type(found) is int),
+)
+_SOME_QUANTITIES = "write one such as 500m, 2 or 16Gi"
 MAX_DEPTH = 100
 """Of maps and lists within another, in a spec. The API server lets thousands through where it knows
 no schema, in pod templates; Kubernetes itself has about 20."""
@@ -37,8 +47,12 @@ def parse(obj: Mapping[str, Any]) -> InferenceService:
     """
     meta = obj.get("metadata")
     if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
+        if isinstance(meta, Mapping) and meta.get("name") is not None:
+            raise SpecError([_no_metadata("name", meta["name"])])
         raise SpecError([_missing("metadata.name", "give the object a name")])
-    wrong = [key for key, kind in _METADATA if meta.get(key) and type(meta[key]) is not kind]
+    wrong = [
+        key for key, is_good in _METADATA if meta.get(key) is not None and not is_good(meta[key])
+    ]
     if wrong:
         raise SpecError(_no_metadata(key, meta[key]) for key in wrong)
     if (obj.get("apiVersion"), obj.get("kind")) != (API_VERSION, KIND):
@@ -137,7 +151,8 @@ def _without_nulls(value: Any) -> Any:
 
 def _problem(error: ErrorDetails, spec: Any) -> Problem:
     path, value = _locate(error["loc"], spec)
-    message, remedy = _lower_first(error["msg"]), _meaning(error["loc"])
+    words = error["msg"].replace("Tuple ", "List ").replace(" after validation", "")
+    message, remedy = _lower_first(words), _meaning(error["loc"])
     match error["type"]:
         case "missing":
             message, remedy = "is missing", "add it"
@@ -147,8 +162,10 @@ def _problem(error: ErrorDetails, spec: Any) -> Problem:
             # The only enumeration: pydantic would offer the reserved member too.
             message = "is not a topology of this version"
             remedy = f"use {' or '.join(AVAILABLE_TOPOLOGIES)}"
-        case "string_pattern_mismatch" if error["ctx"]["pattern"] == QUANTITY_PATTERN:
-            message, remedy = "is not a quantity", "write one such as 500m, 2 or 16Gi"
+        case fields.NO_QUANTITY:
+            remedy = _SOME_QUANTITIES
+        case "string_pattern_mismatch" if error["ctx"]["pattern"] == fields.QUANTITY_PATTERN:
+            message, remedy = "is not a quantity", _SOME_QUANTITIES
     if error["type"].endswith(("_type", "_parsing")) and isinstance(error["input"], str):
         value = f"the text {json.dumps(value, ensure_ascii=False)}"
     return Problem(field=path, value=value, message=message, remedy=remedy)
@@ -160,9 +177,9 @@ def _meaning(steps: tuple[int | str, ...]) -> str:
     for count in range(len(steps), 0, -1):
         part = part_at(schema, steps[:count])
         if part is not part_at(schema, steps[: count - 1]) and "description" in part:
-            fields = ", ".join(part.get("properties", ()))
+            names = ", ".join(part.get("properties", ()))
             meaning = " ".join(part["description"].split())
-            inside = f" It has the fields {fields}." if fields else ""
+            inside = f" It has the fields {names}." if names else ""
             return f"correct the value; the field is: {meaning}{inside}"
     return "correct the value"
 

@@ -16,7 +16,8 @@ PATH_PATTERN = r"^/$|^(/[-A-Za-z0-9_~][-A-Za-z0-9._~]*)+$"
 
 Domain = Annotated[str, Field(pattern=DOMAIN_PATTERN, min_length=1, max_length=253)]
 Hostname = Annotated[str, Field(pattern=HOSTNAME_PATTERN, min_length=1, max_length=253)]
-NamespaceName = Annotated[str, Field(pattern=f"^{_LABEL}$", min_length=1, max_length=63)]
+NAMESPACE_PATTERN = f"^{_LABEL}$"
+NamespaceName = Annotated[str, Field(pattern=NAMESPACE_PATTERN, min_length=1, max_length=63)]
 
 
 class ServicePort(StrictModel):

@@ -147,7 +147,7 @@ _WRITTEN_RULES = (
         f"self.metadata.name.matches('{NAME_PATTERN}')",
         holds=lambda service: (
             len(service.name) <= MAX_NAME_LENGTH
-            and re.match(NAME_PATTERN, service.name) is not None
+            and re.fullmatch(NAME_PATTERN, service.name) is not None
         ),
         message=f"the name must have at most {MAX_NAME_LENGTH} characters, start with a letter and "
         "hold only lower-case letters, digits and '-'",

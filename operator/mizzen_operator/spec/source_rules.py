@@ -11,8 +11,8 @@ from mizzen_operator.spec.quantity import quantity_value
 from mizzen_operator.spec.rule import Rule, is_zero
 
 _SOURCES = ("pvc", "huggingFace", "s3", "oci")
-_FETCHED = _SOURCES[1:]
 _HAS = {name: f"has(self.model.source.{name})" for name in _SOURCES}
+_IS_FETCHED = " || ".join(_HAS[name] for name in _SOURCES if name != "pvc")
 _SHAREABLE_ONLY = (
     "!has(self.model.cache) || self.model.cache.accessMode != 'ReadWriteOnce' || "
     "(self.topology == 'Unified' && self.replicas <= 1 && "
@@ -114,9 +114,11 @@ SOURCE_RULES = (
     Rule(
         id="model-cache-fetched-only",
         field="spec.model.cache",
-        cel=f"!{_HAS['pvc']} || !has(self.model.cache)",
+        cel=f"!{_HAS['pvc']} || {_IS_FETCHED} || !has(self.model.cache)",
         holds=lambda service: (
-            service.spec.model.source.pvc is None or service.spec.model.cache is None
+            service.spec.model.source.pvc is None
+            or service.spec.model.source.fetched is not None
+            or service.spec.model.cache is None
         ),
         message="weights on an existing claim are not fetched, so there is nothing to keep",
         remedy="remove model.cache",
@@ -124,9 +126,11 @@ SOURCE_RULES = (
     Rule(
         id="model-cache-needed",
         field="spec.model.cache",
-        cel=f"has(self.model.cache) || !({' || '.join(_HAS[name] for name in _FETCHED)})",
+        cel=f"has(self.model.cache) || {_HAS['pvc']} || !({_IS_FETCHED})",
         holds=lambda service: (
-            service.spec.model.source.fetched is None or service.spec.model.cache is not None
+            service.spec.model.source.fetched is None
+            or service.spec.model.source.pvc is not None
+            or service.spec.model.cache is not None
         ),
         message="fetched weights need a claim to be kept on",
         remedy="set model.cache.size, and storageClassName there if the cluster has no default",

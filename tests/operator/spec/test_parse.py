@@ -76,6 +76,27 @@ def test_a_value_of_another_type_is_told_what_is_meant(patch: dict[str, Any], en
     assert sentence.startswith(end)
 
 
+@pytest.mark.parametrize("value", ["101%", "00%", 1.5, True, -1, 101, []])
+def test_a_wrong_count_is_one_sentence(value: object) -> None:
+    (sentence,) = _problems({"spec": {"worker": {"rollout": {"maxSurge": value}}}})
+    assert "is neither a number from 0 to 100 nor a percentage such as 25% (found " in sentence
+
+
+def test_a_fraction_is_no_quantity() -> None:
+    (sentence,) = _problems({"spec": {"worker": {"resources": {"limits": {"cpu": 0.5}}}}})
+    assert sentence.endswith("is not a quantity (found 0.5); write one such as 500m, 2 or 16Gi")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{"name": 5}, {"name": True}, {"namespace": False}, {"namespace": 0}, {"namespace": "A b"}],
+)
+def test_a_name_that_is_none_is_told_as_it_is(metadata: dict[str, object]) -> None:
+    (sentence,) = _problems({"metadata": metadata})
+    (key,) = metadata
+    assert sentence.startswith(f"metadata.{key}: is not what the API server writes there (found ")
+
+
 def test_a_wrong_value_in_a_list_is_named_with_its_index() -> None:
     (sentence,) = _problems({"spec": {"engine": {"env": [{"name": "A"}, {"name": "1B"}]}}})
     assert sentence.startswith("spec.engine.env[1].name: ")

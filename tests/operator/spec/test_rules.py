@@ -53,6 +53,14 @@ def test_a_problem_shows_the_value() -> None:
     assert "1a" in problem.sentence()
 
 
+@pytest.mark.parametrize("cache", [{}, {"cache": {"size": "1Gi"}}])
+def test_two_sources_are_one_problem(cache: dict[str, object]) -> None:
+    source = {"pvc": {"claimName": "w"}, "s3": {"bucket": "models"}}
+    patch = {"spec": {"model": {"source": source, **cache}}}
+    (problem,) = validate(parse(document(patch)))
+    assert problem.field == "spec.model.source"
+
+
 def test_a_request_above_its_limit_is_said_in_plain_words() -> None:
     resources = {
         "requests": {"cpu": 1, "memory": "1Gi"},

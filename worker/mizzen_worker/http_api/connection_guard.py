@@ -23,6 +23,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _header_clock: asyncio.TimerHandle | None = None
     _num_header_bytes = 0
     _is_cut = False
+    _rest_ends_at_s: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock."""
@@ -54,13 +55,18 @@ class GuardedProtocol(HttpToolsProtocol):
         # There is no cycle before the first request, whatever its type says.
         is_answered = getattr(self.cycle, "response_complete", False)
         if is_answered and self._header_clock is None and not self.transport.is_closing():
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            now_s = self.loop.time()
+            if self._rest_ends_at_s is None:
+                self._rest_ends_at_s = now_s + self.header_wait_s
+            self.timeout_keep_alive_task = self.loop.call_at(
+                min(self._rest_ends_at_s, now_s + self.timeout_keep_alive),
+                self.timeout_keep_alive_handler,
             )
 
     def on_message_begin(self) -> None:
         """Start the clock of another request of the same connection."""
         super().on_message_begin()
+        self._rest_ends_at_s = None
         self._num_header_bytes = 0
         self._start_clock()
 

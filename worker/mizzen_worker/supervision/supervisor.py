@@ -3,8 +3,8 @@
 Invariants: every process has one spec; a process whose spec says so is started again after a death,
 any other death ends all; a death ends the others of its ``fate`` too; what cannot be started counts
 as dead; a process that stands still for too long, in its loop or before it, is ended, which is a
-death like any other; after ``drain`` deaths are expected and nothing is started any more; ``run``
-returns only when nothing of the set runs any more.
+death like any other; a process that was told to drain is not started again, one that others still
+drain on is; ``run`` returns only when nothing of the set runs any more.
 """
 
 import asyncio
@@ -83,6 +83,8 @@ class Supervisor:
         self._failed: asyncio.Event = asyncio.Event()
         self._drained: asyncio.Event = asyncio.Event()
         self._is_draining = False
+        self._ending: set[str] = set()
+        """Processes that were told to drain, or are about to be."""
         self._was_started = False
         self._failure: str | None = None
         self._stuck: dict[str, str] = {}
@@ -173,6 +175,7 @@ class Supervisor:
         logger.info("draining", extra={"mode": mode.value, "deadline_s": deadline_s})
         ends_at_s = self._clock() + deadline_s
         for stage in self._plan.stages:
+            self._ending.update(stage)
             left_s = max(0.0, ends_at_s - self._clock())
             waits = [
                 asyncio.create_task(
@@ -220,10 +223,13 @@ class Supervisor:
             if self._is_draining:
                 if has_failed:
                     logger.error("process died while it drained", extra={"reason": reason})
-                return
+                if not has_failed or spec.name in self._ending or not spec.is_restarted:
+                    return
             was_calm = self._clock() - begun_s > _CALM_S or child.report.state == "ready"
             num_early_deaths = 0 if was_calm else num_early_deaths + 1
             if not spec.is_restarted or num_early_deaths >= self._max_early_deaths():
+                if self._is_draining:
+                    return
                 self._fail(reason)
                 return
             wait_s = _RESTART_WAITS_S[min(num_early_deaths, len(_RESTART_WAITS_S) - 1)]
@@ -231,7 +237,7 @@ class Supervisor:
             self._recorder.count(PROCESS_RESTARTS, 1, spec.name)
             for other in tied:
                 await other.wait()
-            if not await self._may_start_after(wait_s):
+            if not await self._may_start_after(spec.name, wait_s):
                 return
 
     def _end_fate_of(self, spec: ChildSpec) -> list[Child]:
@@ -254,9 +260,9 @@ class Supervisor:
                 child.kill()
         return tied
 
-    async def _may_start_after(self, wait_s: float) -> bool:
+    async def _may_start_after(self, name: str, wait_s: float) -> bool:
         await asyncio.sleep(wait_s)
-        return not self._is_draining
+        return name not in self._ending
 
     async def _live(self, name: str, child: Child) -> tuple[bool, str]:
         """Run one life to its end; say whether it failed, and how it ended."""
