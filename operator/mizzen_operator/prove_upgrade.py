@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from mizzen_operator.cli import add_images, documents, fail, one_line
+from mizzen_operator.cli import add_images, fail, one_line
 from mizzen_operator.cluster.drift import applied_hash, drifted_fields
 from mizzen_operator.errors import SpecError
 from mizzen_operator.observed import Observed
@@ -32,6 +32,7 @@ from mizzen_operator.store import (
     StoredObject,
     stored_object,
 )
+from mizzen_operator.yaml_documents import documents
 
 _KINDS = {(kind.api_version, kind.kind): kind for kind in WATCHED_KINDS}
 DUMP = "kubectl get misvc,controllerrevisions,statefulsets,deployments -A -o yaml"

@@ -1,6 +1,7 @@
 """The process tree for real: killed at any place, it heals or fails stop, and leaves nothing."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -58,7 +59,7 @@ def test_serve_heals_drains_and_leaves_nothing(model: Path, tmp_path: Path) -> N
         assert "is served at" in served.log.read_text()
         children = served.children()
         assert len(children) == 3
-        folder = _socket_folder(served.process.pid)
+        folder = _socket_folder(served)
 
         for pid in (served.process.pid, served.pid_of("http_api"), served.pid_of("detokenizer")):
             assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
@@ -335,11 +336,7 @@ def test_a_missing_vocabulary_is_said_in_one_sentence(tmp_path: Path) -> None:
         assert "holds no tokenizer.json and no .gguf file; give a" in served.log.read_text()
 
 
-def _socket_folder(launcher_pid: int) -> Path:
-    for line in Path(f"/proc/{launcher_pid}/net/unix").read_text().splitlines():
-        name = line.rsplit(" ", 1)[-1]
-        if name.endswith("/detokenizer") and "/mizzen-" in name:
-            folder = Path(name).parent
-            if folder.exists() and folder.stat().st_uid == os.getuid():
-                return folder
-    raise AssertionError("no socket folder")
+def _socket_folder(served: Launched) -> Path:
+    found = re.search(r"ipc://(/\S+)/rank\b", served.log.read_text())
+    assert found is not None, "no socket folder"
+    return Path(found[1])

@@ -22,7 +22,6 @@ from mizzen_operator.spec.model import (
     Spec,
 )
 from mizzen_operator.spec.routing import NAMESPACE_PATTERN
-from mizzen_operator.spec.schema import spec_schema
 from mizzen_operator.spec.spelling import part_at, remedy_for_unknown
 from mizzen_operator.spec.wording import shown
 
@@ -173,10 +172,9 @@ def _problem(error: ErrorDetails, spec: Any) -> Problem:
 
 def _meaning(steps: tuple[int | str, ...]) -> str:
     """The remedy where only what a field is tells what to write."""
-    schema = spec_schema()
     for count in range(len(steps), 0, -1):
-        part = part_at(schema, steps[:count])
-        if part is not part_at(schema, steps[: count - 1]) and "description" in part:
+        part = part_at(steps[:count])
+        if part is not part_at(steps[: count - 1]) and "description" in part:
             names = ", ".join(part.get("properties", ()))
             meaning = " ".join(part["description"].split())
             inside = f" It has the fields {names}." if names else ""

@@ -4,6 +4,7 @@ Does not own that it is refused (``parse``).
 """
 
 import difflib
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -37,12 +38,11 @@ def closest(word: str, known: Iterable[str]) -> str:
 def remedy_for_unknown(steps: tuple[int | str, ...]) -> str:
     """What to do about a field, by its path below ``spec``, that this version does not have."""
     name = str(steps[-1])
-    schema = spec_schema()
-    siblings = part_at(schema, steps[:-1]).get("properties", {})
+    siblings = part_at(steps[:-1]).get("properties", {})
     meant = closest(name, siblings)
     if meant:
         return f"did you mean {meant}?"
-    places = [path for path in _paths(schema, "spec") if path.rpartition(".")[2] == name]
+    places = [path for path in _paths(part_at(()), "spec") if path.rpartition(".")[2] == name]
     if 0 < len(places) <= _MOST_PLACES:
         return f"did you mean {' or '.join(places)}?"
     if name in _OF_PODS:
@@ -50,16 +50,22 @@ def remedy_for_unknown(steps: tuple[int | str, ...]) -> str:
     return "remove it, or compare its spelling with kubectl explain inferenceservice"
 
 
-def part_at(schema: Mapping[str, Any], steps: Iterable[int | str]) -> Mapping[str, Any]:
-    """The schema's part for a path; steps that the schema does not have are left out.
+def part_at(steps: Iterable[int | str]) -> Mapping[str, Any]:
+    """The schema's part for a path below ``spec``; steps that it does not have are left out.
 
     Such a step names a branch of a union or a key of a map: the field above it is meant.
     """
-    part = schema
+    part: Mapping[str, Any] = _schema()
     for step in steps:
         below = part.get("items") if isinstance(step, int) else part.get("properties", {}).get(step)
         part = below or part
     return part
+
+
+@functools.cache
+def _schema() -> dict[str, Any]:
+    """Made once: a spec may have many mistakes."""
+    return spec_schema()
 
 
 def _paths(part: Mapping[str, Any], above: str) -> Iterator[str]:
