@@ -47,6 +47,19 @@ def _stream_through(url: str, disturb: Callable[[], None]) -> dict[str, object]:
     return last
 
 
+def _serve(model: Path, folder: Path, port: int) -> Launched:
+    return Launched(
+        *("serve", str(model), "--http-port", str(port), "--threads", "1"),
+        log=folder / "log",
+        admin_port=free_port(),
+    )
+
+
+def _drain(served: Launched, deadline_s: int) -> str:
+    """Ask for it, and wait until it is over."""
+    return httpx.post(f"{served.admin}/drain?deadline_s={deadline_s}", timeout=None).text
+
+
 def test_serve_heals_drains_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
     port, admin_port = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
@@ -96,11 +109,7 @@ def test_row_36_a_server_that_drains_serves_all_who_ask_and_ends_when_they_left(
     url = f"http://127.0.0.1:{port}"
     short = {"text": "Once", "sampling_params": {"max_new_tokens": 2, "ignore_eos": True}}
     with (
-        Launched(
-            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
-            log=tmp_path / "log",
-            admin_port=free_port(),
-        ) as served,
+        _serve(model, tmp_path, port) as served,
         ThreadPoolExecutor(1) as pool,
         httpx.Client(timeout=120) as kept,
     ):
@@ -109,14 +118,11 @@ def test_row_36_a_server_that_drains_serves_all_who_ask_and_ends_when_they_left(
         def ask() -> httpx.Response:
             return kept.post(f"{url}/generate", json=short)
 
-        def drain() -> str:
-            return httpx.post(f"{served.admin}/drain?deadline_s=300", timeout=None).text
-
         assert "connection" not in ask().headers
         draining: list[Future[str]] = []
 
         def begin_drain_and_ask() -> None:
-            draining.append(pool.submit(drain))
+            draining.append(pool.submit(_drain, served, 300))
             served.until(lambda: served.probe("/health/ready") == 503)
             # One on the connection that was open before, one on a new connection. The first may
             # come before the front knows.
@@ -152,17 +158,12 @@ def test_clients_who_never_cease_to_come_are_refused_in_time_for_those_within(
                 continue
 
     with (
-        Launched(
-            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
-            log=tmp_path / "log",
-            admin_port=free_port(),
-        ) as served,
+        _serve(model, tmp_path, port) as served,
         ThreadPoolExecutor(4) as pool,
     ):
         served.until_ready()
         clients = [pool.submit(ask_on_and_on) for _ in range(4)]
-        drain = f"{served.admin}/drain?deadline_s=40"
-        assert httpx.post(drain, timeout=None).text == "drained\n"
+        assert _drain(served, 40) == "drained\n"
         statuses = [status for client in clients for status in client.result()]
         assert len(statuses) >= len(clients)
         assert set(statuses) == {200}
@@ -175,21 +176,14 @@ def test_what_dies_during_a_drain_is_healed_while_the_front_needs_it(
 ) -> None:
     port = free_port()
     with (
-        Launched(
-            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
-            log=tmp_path / "log",
-            admin_port=free_port(),
-        ) as served,
+        _serve(model, tmp_path, port) as served,
         ThreadPoolExecutor(1) as pool,
     ):
         served.until_ready()
         draining: list[Future[str]] = []
 
-        def drain() -> str:
-            return httpx.post(f"{served.admin}/drain?deadline_s=300", timeout=None).text
-
         def drain_and_kill() -> None:
-            draining.append(pool.submit(drain))
+            draining.append(pool.submit(_drain, served, 300))
             served.until(lambda: served.probe("/health/ready") == 503)
             os.kill(served.pid_of(part), signal.SIGKILL)
 
@@ -205,20 +199,12 @@ def test_a_drain_ends_what_is_live_at_its_deadline_with_an_error(
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with (
-        Launched(
-            *("serve", str(model), "--http-port", str(port), "--threads", "1"),
-            log=tmp_path / "log",
-            admin_port=free_port(),
-        ) as served,
+        _serve(model, tmp_path, port) as served,
         ThreadPoolExecutor(1) as pool,
     ):
         served.until_ready()
         draining: list[Future[str]] = []
-
-        def drain() -> str:
-            return httpx.post(f"{served.admin}/drain?deadline_s=0", timeout=None).text
-
-        last = _stream_through(url, lambda: draining.append(pool.submit(drain)))
+        last = _stream_through(url, lambda: draining.append(pool.submit(_drain, served, 0)))
         message = last["error"]["message"]  # type: ignore[index]
         assert "had to end before the answer was whole" in message
         assert draining[0].result() == "drained\n"
